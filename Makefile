@@ -1,0 +1,81 @@
+# Every command a user or a developer needs. `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PORT ?= 4170
+TRITON_PORT ?= 8000
+RUN_DIR ?= .run
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
+PY := $(VENV)/bin/python
+
+##@ Use it
+.PHONY: help run
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+		/^[a-zA-Z_-]+:.*?##/ {printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nVariables: PORT=%s TRITON_PORT=%s RUN_DIR=%s VENV=%s PYTHON=%s\n' \
+		"$(PORT)" "$(TRITON_PORT)" "$(RUN_DIR)" "$(VENV)" "$(PYTHON)"
+
+run: $(VENV)/.run-ready ## Start a real Triton with demo models and the governor in front of it
+	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) exec $(PY) -m governor.demo
+
+##@ Test it
+.PHONY: test test-slow test-real check fmt types lint layers ci
+test: $(VENV)/.dev-ready ## Run the tests (under five minutes; starts a real Triton where one can run)
+	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.dev-ready ## Run the slow tests: large state spaces, long chaos, mutants
+	$(PY) -m pytest -m slow $(PYTEST_ARGS)
+
+test-real: $(VENV)/.dev-ready ## Run only what needs the real Triton
+	$(PY) -m pytest -m real_triton $(PYTEST_ARGS)
+
+check: lint types layers ## Style, types and import layers
+
+lint: $(VENV)/.dev-ready ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(VENV)/.dev-ready ## mypy --strict
+	$(PY) -m mypy
+
+layers: $(VENV)/.dev-ready ## Import layers: api -> governor -> core, and the core is pure
+	$(VENV)/bin/lint-imports
+
+fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+ci: check test test-slow ## All that continuous integration runs
+
+##@ Measure it
+.PHONY: bench
+bench: $(VENV)/.dev-ready ## infer through the governor against direct, side by side (quick)
+	$(PY) -m bench.overhead
+
+##@ Keep it
+.PHONY: setup clean
+setup: $(VENV)/.dev-ready ## Make the virtual environment for development
+
+clean: ## Remove everything that make has made
+	rm -rf $(VENV) .venv-triton $(RUN_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found; install one or set PYTHON=/path/to/python"; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@# --group needs pip 25.1
+	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+
+$(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing the governor into $(VENV)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing the governor and its tools into $(VENV)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	@touch $@ $(VENV)/.run-ready

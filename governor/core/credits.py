@@ -1,0 +1,65 @@
+"""Who gets the next slot credit. Pure.
+
+Waiters of one key (a session, a caller) are served in order; keys are served in turn, so a key with a thousand
+waiters delays another key's only waiter by one turn, not by a thousand (A6).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+W = TypeVar("W")
+
+
+class WaitersFullError(Exception):
+    """The queue already holds its limit of waiters."""
+
+
+class CreditQueue(Generic[W]):
+    """A bounded queue of waiters, fair between keys.
+
+    Args:
+        limit: the most waiters there may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._by_key: OrderedDict[str, deque[W]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, key: str, waiter: W) -> None:
+        """Appends a waiter.
+
+        Raises:
+            WaitersFullError: the queue is full; nothing has changed.
+        """
+        if self._length >= self.limit:
+            raise WaitersFullError
+        self._by_key.setdefault(key, deque()).append(waiter)
+        self._length += 1
+
+    def pop(self) -> W | None:
+        """Takes the waiter whose turn it is; None when nobody waits."""
+        if not self._by_key:
+            return None
+        key, waiters = self._by_key.popitem(last=False)
+        waiter = waiters.popleft()
+        self._length -= 1
+        if waiters:
+            self._by_key[key] = waiters
+        return waiter
+
+    def discard(self, key: str, waiter: W) -> bool:
+        """Takes a waiter out wherever it stands. Returns False if it is not in the queue (any more)."""
+        waiters = self._by_key.get(key)
+        if waiters is None or waiter not in waiters:
+            return False
+        waiters.remove(waiter)
+        self._length -= 1
+        if not waiters:
+            del self._by_key[key]
+        return True

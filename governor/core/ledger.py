@@ -1,0 +1,379 @@
+"""An identity's claims and epochs, and what a reading proves about them. Pure.
+
+The rules, in the order in which they apply to a reading (`Ledger.apply`):
+
+ 1. A reading begun in an earlier epoch says nothing about this one: ignored.
+ 2. The first reading is the baseline (E4).
+ 3. Another boot identity, a counter that fell, or other versions: the counter has a new life, and a new epoch
+    begins (E6, E7). Open claims move into it and never end by it.
+      - the process is another one: broken claims that ran in the old one end (E6);
+      - the process is the same: nothing ends; claims resident in the old load lose the model's counter (E7);
+      - nobody can say: the operator's choice decides (E8, `OnFall`).
+ 4. A counter above its bound: somebody else calls the model; no quiet proof until a clean baseline (E10).
+ 5. A counter at its bound: nothing of ours is left; all broken claims it counts end together (E5).
+ 6. In any case the reading may lower the bound (`witness.py`).
+ 7. A broken claim that no counter can prove is quarantined, once a reading has seen it (E7, E12).
+
+Everything else is bookkeeping: a claim adds its most to the bounds when it is dispatched and takes it back when
+it turns out never to count.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from governor.core.claims import Claim, ClaimEvent, ClaimState
+from governor.core.epoch import Epoch, RecentAnswers
+from governor.core.evidence import LedgerSnapshot, LedgerTotals, Life, OnFall, Ticket, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from governor.core.counting import CountRule, Reading
+    from governor.core.witness import Witness
+
+
+class Ledger:
+    """The claims of one identity and the evidence about them.
+
+    Args:
+        slots: how many claims may exist at once, at least 1.
+        rule: how the model's ends are counted.
+        provable: False for a model whose counter proves nothing (E12).
+        settle_s: a call answered this many seconds ago is in the counter (the counter lags its answer).
+        on_fall: what a fall means without boot identity (E8).
+    """
+
+    def __init__(self, *, slots: int, rule: CountRule, provable: bool, settle_s: float, on_fall: OnFall) -> None:
+        if slots < 1:
+            raise ValueError(f"slots must be at least 1, not {slots}")
+        self.slots = slots
+        self.on_fall = on_fall
+        self.claims: dict[int, Claim] = {}
+        self.contested = False
+        self.totals = LedgerTotals()
+        self._rule = rule
+        self._provable = provable
+        self._recent = RecentAnswers(settle_s)
+        self._epoch = Epoch()
+        self._ids = count(1)
+
+    @property
+    def free(self) -> int:
+        """Slot credits no claim holds; negative while slots were taken away under their holders (E1)."""
+        return self.slots - len(self.claims)
+
+    @property
+    def boot(self) -> str | None:
+        """Boot identity of the process that the current epoch belongs to, where known (E8)."""
+        return self._epoch.boot
+
+    # The life of a call
+
+    def open(self, now_s: float) -> int:
+        """Takes a free credit and returns the id of the claim on it.
+
+        Raises:
+            ValueError: no credit is free.
+        """
+        if self.free < 1:
+            raise ValueError(f"no free credit: {len(self.claims)} claims on {self.slots} slots")
+        claim = Claim(id=next(self._ids), opened_at_s=now_s)
+        self.claims[claim.id] = claim
+        return claim.id
+
+    def dispatch(self, claim_id: int, boot: str | None = None) -> None:
+        """The first byte of the call is about to leave on a connection to the process `boot` (E8)."""
+        claim = self.claims[claim_id]
+        assert not claim.dispatched, "a claim is dispatched once"
+        claim.dispatched = True
+        claim.countable = self._provable
+        claim.boot = boot
+        for witness in (self._epoch.model, self._epoch.process):
+            if witness is not None:
+                witness.may_count(self._rule.most)
+
+    def delivered(self, claim_id: int, now_s: float) -> None:
+        """The last byte of the call's request was written (E3)."""
+        claim = self.claims[claim_id]
+        assert claim.dispatched, "a claim is dispatched before it is delivered"
+        claim.delivered_at_s = now_s
+
+    def caller_left(self, claim_id: int) -> None:
+        """The caller has another outcome; the call goes on (E2). Says nothing to a claim that is over."""
+        claim = self.claims.get(claim_id)
+        if claim is not None and claim.state is ClaimState.RUNNING:
+            claim.move(ClaimEvent.CALLER_LEFT)
+
+    def answered(self, claim_id: int, now_s: float, *, least: int, most: int) -> None:
+        """A complete answer arrived: the claim ends (E1).
+
+        Args:
+            claim_id: the claim.
+            now_s: now.
+            least: what the call adds to the counter at the least, by its answer.
+            most: the same at the most; 0 for an answer that is known not to be counted (E5).
+        """
+        claim = self.claims[claim_id]
+        claim.move(ClaimEvent.ANSWERED)
+        most = min(most, self._rule.most)
+        if claim.dispatched:
+            self._take_back(claim, self._rule.most - most)
+            if most:
+                self._recent.add(now_s, most)
+            self._recent.doubtful |= least < most
+        self._remove(claim)
+
+    def lost(self, claim_id: int) -> bool:
+        """The call's connection is gone without a complete answer.
+
+        Returns:
+            True if the claim ended by it, because the request never left completely (E3).
+        """
+        claim = self.claims[claim_id]
+        if not claim.delivered:
+            claim.move(ClaimEvent.UNDELIVERED)
+            if claim.dispatched:
+                self._take_back(claim, self._rule.most)
+            self._remove(claim)
+            return True
+        if self._epoch.model is None:
+            claim.move(ClaimEvent.BROKE_WITHOUT_BASELINE)
+            self.totals.baseline_missing += 1
+        else:
+            claim.move(ClaimEvent.BROKE)
+        return False
+
+    def release(self, claim_id: int) -> None:
+        """An operator takes responsibility for one broken claim (E11).
+
+        What it may still add stays in the bounds until a later reading lowers them.
+
+        Raises:
+            KeyError: no such claim.
+            IllegalTransitionError: the claim is open; its own answer or break decides.
+        """
+        claim = self.claims[claim_id]
+        claim.move(ClaimEvent.RELEASED)
+        self.totals.released_unproven += 1
+        self._recent.doubtful = True
+        self._remove(claim)
+
+    # Evidence
+
+    @property
+    def wants_evidence(self) -> bool:
+        """E9: some claim is reconciling or awaits a baseline."""
+        return any(claim.state.waits_on_evidence for claim in self.claims.values())
+
+    def wants_baseline(self, now_s: float) -> bool:
+        """True when a reading before the next delivery is worth its time.
+
+        It is when no baseline exists (E4), when a bound is in doubt and the counter has settled (E5), and when
+        a foreign caller was seen and nothing of ours runs (E10).
+        """
+        if self._epoch.model is None:
+            return True
+        if self.contested:
+            return not self._dispatched()
+        return self._recent.doubtful and self._recent.all_settled(now_s)
+
+    def begin_reading(self, now_s: float) -> Ticket:
+        """To be called when a reading is asked for; the ticket comes back with `apply`."""
+        return Ticket(epoch=self._epoch.number, begun_at_s=now_s)
+
+    def apply(self, ticket: Ticket, reading: Reading) -> Verdict:
+        """Takes a reading as evidence. The rules are at the top of this module."""
+        if ticket.epoch != self._epoch.number:
+            self.totals.stale_readings += 1
+            return Verdict(Life.STALE, contested=self.contested)
+        life = self._epoch.life_of(reading, self._rule)
+        ended: list[tuple[int, ClaimEvent]] = []
+        quarantined: list[int] = []
+        if life is Life.SAME:
+            ended += self._prove_quiet(ticket, reading)
+        else:
+            ended += self._end_with_process(life, ticket, reading)
+            quarantined += self._begin_epoch(life, ticket, reading)
+        self._mark_seen(ticket)
+        quarantined += self._quarantine_unprovable()
+        return Verdict(life, tuple(ended), tuple(quarantined), self.contested)
+
+    def count_by(self, rule: CountRule, *, provable: bool) -> None:
+        """What the model's configuration says of its counter now (E12).
+
+        A rule never becomes less cautious, because calls made under the old one may still end. A changed one
+        makes the bounds meaningless: the next reading is a baseline.
+        """
+        self._provable = provable
+        if rule.most > self._rule.most:
+            self._rule = rule
+            self._epoch = Epoch(number=self._epoch.number + 1, boot=self._epoch.boot)
+
+    def snapshot(self) -> LedgerSnapshot:
+        """A copy of what can be seen from outside."""
+        states: dict[ClaimState, int] = {state: 0 for state in ClaimState if state is not ClaimState.ENDED}
+        for claim in self.claims.values():
+            states[claim.state] += 1
+        model, process = self._epoch.model, self._epoch.process
+        return LedgerSnapshot(
+            slots=self.slots,
+            free=self.free,
+            epoch=self._epoch.number,
+            boot=self._epoch.boot,
+            contested=self.contested,
+            has_baseline=model is not None,
+            states=states,
+            model_bound=model.bound if model else None,
+            model_high=model.high if model else None,
+            process_bound=process.bound if process else None,
+            process_high=process.high if process else None,
+        )
+
+    # How a reading is taken apart
+
+    def _prove_quiet(self, ticket: Ticket, reading: Reading) -> list[tuple[int, ClaimEvent]]:
+        """Rules 4 to 6."""
+        values = self._values(reading)
+        if any(witness.contested(value) for witness, value in values):
+            self.totals.contested += not self.contested
+            self.contested = True
+        if self.contested and (self._dispatched() or self._recent.unsettled(ticket)):
+            return []
+        if self.contested:
+            self.contested = False
+            self._epoch = Epoch(number=self._epoch.number + 1, boot=self._epoch.boot)
+        ended: list[tuple[int, ClaimEvent]] = []
+        for witness, value in values:
+            if witness.quiet(value, self._rule.most):
+                ended += self._end(self._counted_by(witness), ClaimEvent.QUIET)
+        self._observe(ticket, reading)
+        return ended
+
+    def _end_with_process(self, life: Life, ticket: Ticket, reading: Reading) -> list[tuple[int, ClaimEvent]]:
+        """Rule 3: ends the broken claims whose process is gone. Open claims are never touched (E6)."""
+        gone = [claim for claim in self._broken() if self._process_is_gone(claim, life, ticket, reading)]
+        return self._end(gone, ClaimEvent.PROCESS_ENDED)
+
+    def _process_is_gone(self, claim: Claim, life: Life, ticket: Ticket, reading: Reading) -> bool:
+        if claim.delivered_at_s is None or claim.delivered_at_s > ticket.begun_at_s:
+            return False  # it may have gone to the very process that answered the reading
+        if claim.boot is not None and reading.boot is not None:
+            return claim.boot != reading.boot
+        if life is Life.RESTART:
+            return claim.seen
+        if life is Life.UNKNOWN_FALL:
+            return self.on_fall is OnFall.RESTART or (self.on_fall is OnFall.SEEN and claim.seen)
+        return False
+
+    def _begin_epoch(self, life: Life, ticket: Ticket, reading: Reading) -> list[int]:
+        """Starts the counter's new life at the reading and carries over what may still count in it.
+
+        Returns:
+            The claims quarantined because nobody can say which life they belong to (E8).
+        """
+        old, quarantined = self._epoch, []
+        self.totals.restarts += life is Life.RESTART
+        self.totals.reloads += life is Life.RELOAD
+        self.totals.unknown_falls += life is Life.UNKNOWN_FALL
+        if life is Life.UNKNOWN_FALL:
+            for claim in self._broken():
+                known_new = claim.delivered_at_s is not None and claim.delivered_at_s > ticket.begun_at_s
+                if not known_new and claim.state is not ClaimState.QUARANTINED:
+                    claim.move(ClaimEvent.UNPROVABLE)
+                    quarantined.append(claim.id)
+        # With one version the fall was that version's; with several, a claim may run in one that went on.
+        one_version = len(reading.versions | old.versions) <= 1
+        for claim in self.claims.values():
+            if life is Life.RELOAD:
+                claim.replaced |= claim.resident and one_version
+            else:
+                claim.replaced = False
+            claim.seen = claim.resident = False
+            if claim.state is ClaimState.AWAITING_BASELINE:
+                claim.move(ClaimEvent.BASELINE_READ)
+        process = old.process if life is Life.RELOAD else None
+        self._epoch = Epoch(number=old.number + 1, boot=old.boot, process=process)
+        self._observe(ticket, reading)
+        return quarantined
+
+    def _observe(self, ticket: Ticket, reading: Reading) -> None:
+        """Rule 6, and the start of a witness that has no bound yet."""
+        unsettled = self._recent.unsettled(ticket)
+        dispatched = self._dispatched()
+        counted = sum(not claim.replaced for claim in dispatched)
+        self._recent.doubtful = unsettled > 0 and (self._recent.doubtful or self._epoch.model is None)
+        self._epoch.observe(
+            reading,
+            self._rule,
+            by_model=counted * self._rule.most + unsettled,
+            by_process=len(dispatched) * self._rule.most + unsettled,
+        )
+
+    def _mark_seen(self, ticket: Ticket) -> None:
+        for claim in self._dispatched():
+            if claim.delivered_at_s is not None and claim.delivered_at_s <= ticket.begun_at_s:
+                claim.seen = True
+                claim.resident |= claim.delivered_at_s <= ticket.begun_at_s - self._recent.settle_s
+
+    def _quarantine_unprovable(self) -> list[int]:
+        """Rule 7."""
+        hopeless = [
+            claim
+            for claim in self._broken()
+            if claim.state is ClaimState.RECONCILING
+            and claim.seen
+            and (not claim.countable or (claim.replaced and self._epoch.process is None))
+        ]
+        for claim in hopeless:
+            claim.move(ClaimEvent.UNPROVABLE)
+        return [claim.id for claim in hopeless]
+
+    # Bookkeeping
+
+    def _values(self, reading: Reading) -> list[tuple[Witness, int]]:
+        """Each valid witness with what it shows now."""
+        model, process = self._epoch.model, self._epoch.process
+        assert model is not None, "quiet is only asked of an epoch with a baseline"
+        values = [(model, self._rule.measure(reading.model))]
+        if process is not None and reading.process is not None:
+            value = self._rule.measure(reading.process)
+            # With an unchanged process a fall means that its series was started anew: no evidence.
+            if not process.fell(value):
+                values.append((process, value))
+        return values
+
+    def _counted_by(self, witness: Witness) -> list[Claim]:
+        """The broken claims whose end this witness shows."""
+        by_process = witness is self._epoch.process
+        return [claim for claim in self._broken() if claim.countable and (by_process or not claim.replaced)]
+
+    def _take_back(self, claim: Claim, surplus: int) -> None:
+        """A dispatched claim adds `surplus` less than assumed."""
+        if self._epoch.model is not None and not claim.replaced:
+            self._epoch.model.never_counts(surplus)
+        if self._epoch.process is not None:
+            self._epoch.process.never_counts(surplus)
+
+    def _dispatched(self) -> list[Claim]:
+        return [claim for claim in self.claims.values() if claim.dispatched]
+
+    def _broken(self) -> list[Claim]:
+        return [claim for claim in self.claims.values() if claim.state.is_broken]
+
+    def _end(self, claims: Iterable[Claim], proof: ClaimEvent) -> list[tuple[int, ClaimEvent]]:
+        ended: list[tuple[int, ClaimEvent]] = []
+        for claim in claims:
+            claim.move(proof)
+            self._remove(claim)
+            ended.append((claim.id, proof))
+        if proof is ClaimEvent.QUIET:
+            self.totals.proven_quiet += len(ended)
+        else:
+            self.totals.proven_process_ended += len(ended)
+        return ended
+
+    def _remove(self, claim: Claim) -> None:
+        assert claim.state is ClaimState.ENDED, "a credit comes back only when its claim has ended (E1)"
+        del self.claims[claim.id]

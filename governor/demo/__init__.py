@@ -1,0 +1,1 @@
+"""A demonstration: real Triton, real models on real text, and the governor in front."""

@@ -1,0 +1,16 @@
+"""Identities: the shell around the ledger. One nursery each; calls, lanes, poller and epoch actor are its tasks."""
+
+from governor.identity.call import Call, CallRequest, CallState, Head
+from governor.identity.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics, IdentityTotals
+
+__all__ = [
+    "Call",
+    "CallRequest",
+    "CallState",
+    "Head",
+    "Identity",
+    "IdentityKey",
+    "IdentitySettings",
+    "IdentityStatistics",
+    "IdentityTotals",
+]

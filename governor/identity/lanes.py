@@ -1,0 +1,56 @@
+"""The lanes of one identity: as many as it has slots, handed out warm first, closed soon after their last use (D2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from governor.identity.port import LanePort
+
+
+class LanePool:
+    """Free lanes. A lane is taken with a credit and given back when its call's exchange is over.
+
+    Args:
+        make: makes a lane; called only when every free one is in use.
+        idle_s: seconds after which an unused connection is closed, because an idle open connection delays the
+            backend's own shutdown.
+    """
+
+    def __init__(self, make: Callable[[], LanePort], *, idle_s: float) -> None:
+        self._make = make
+        self._idle_s = idle_s
+        self._free: list[tuple[float, LanePort]] = []
+        self._returned = trio.Event()
+
+    def take(self) -> LanePort:
+        """The most recently used free lane, or a new one."""
+        return self._free.pop()[1] if self._free else self._make()
+
+    def give_back(self, lane: LanePort) -> None:
+        """The exchange on it is over, in whatever way."""
+        self._free.append((trio.current_time(), lane))
+        self._returned.set()
+
+    def close(self) -> None:
+        """Closes every free lane at once."""
+        for _, lane in self._free:
+            lane.close()
+
+    async def close_idle_lanes(self) -> None:
+        """Runs for ever: closes each connection once it has been unused for the idle time."""
+        while True:
+            connected = [(since_s, lane) for since_s, lane in self._free if lane.connected]
+            if not connected:
+                self._returned = trio.Event()
+                await self._returned.wait()
+                continue
+            await trio.sleep_until(min(since_s for since_s, _ in connected) + self._idle_s)
+            too_old_s = trio.current_time() - self._idle_s
+            for since_s, lane in self._free:
+                if since_s <= too_old_s:
+                    lane.close()

@@ -1,0 +1,198 @@
+"""The governor: every backend, identity and session of one configuration, and the nursery that owns them (D12)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from governor.backend import Backend
+from governor.core.evidence import OnFall
+from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
+from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
+from governor.session import Session
+from governor.triton.model import TritonModel
+from governor.turn import ServedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from governor.config import Config, ModelConfig
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorStatistics:
+    """A snapshot of everything, for metrics, readiness and status pages."""
+
+    draining: bool
+    sessions: int
+    pending_prompts: int
+    active_prompts: int
+    subscribers: int
+    prompts_admitted: int
+    prompts_refused: int
+    identities: list[IdentityStatistics]
+
+
+def _wall_clock_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class Governor:
+    """Made from a valid configuration; does nothing before `run`.
+
+    Args:
+        config: the configuration.
+        now_ms: wall-clock time in Unix milliseconds.
+    """
+
+    def __init__(self, config: Config, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+        self.config = config
+        self.started_at_ms = now_ms()
+        self.sessions: dict[str, Session] = {}
+        self.draining = False
+        self.prompts_admitted = 0
+        self.prompts_refused = 0
+        self._now_ms = now_ms
+        self._turns: trio.Nursery | None = None
+        self.backends = {backend.name: Backend(backend) for backend in config.backends}
+        self.identities: dict[IdentityKey, Identity] = {}
+        self.models = {model.name: self._serve(model) for model in config.models}
+
+    def _serve(self, model: ModelConfig) -> ServedModel:
+        """Two names for one model on one server share one identity (SPEC vocabulary)."""
+        backend = self.backends[model.backend]
+        key = IdentityKey(model.backend, model.triton_model)
+        if key not in self.identities:
+            evidence = backend.config.evidence
+            settings = IdentitySettings(
+                slots=model.slots,
+                max_waiting=self.config.limits.max_waiting_per_identity,
+                lane_idle_s=model.lane_idle_ms / 1000,
+                call_limit_s=model.call_limit_ms / 1000,
+                poll_interval_s=evidence.poll_interval_ms / 1000,
+                settle_s=evidence.settle_ms / 1000,
+                on_fall=OnFall(evidence.on_fall),
+            )
+            identity = Identity(key, settings, TritonModel(backend.config, model.triton_model))
+            self.identities[key] = backend.identities[model.triton_model] = identity
+        return ServedModel(model, self.identities[key], backend)
+
+    # Life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Owns every task until it is cancelled; an error in one of them ends it and is raised here."""
+        async with trio.open_nursery() as nursery:
+            self._turns = nursery
+            for identity in self.identities.values():
+                await nursery.start(identity.run)
+            for backend in self.backends.values():
+                nursery.start_soon(backend.run)
+            nursery.start_soon(self._close_idle_sessions)
+            task_status.started()
+
+    def drain(self) -> None:
+        """Accepts nothing more and gives every pending prompt its terminal event (S3, S7). Synchronous."""
+        if self.draining:
+            return
+        self.draining = True
+        _log.info("draining", sessions=len(self.sessions))
+        for session in list(self.sessions.values()):
+            session.die("daemon_shutdown")
+        self.sessions.clear()
+        for identity in self.identities.values():
+            identity.drain()
+
+    async def _close_idle_sessions(self) -> None:
+        idle_s = self.config.limits.session_idle_timeout_ms / 1000
+        while True:
+            await trio.sleep(max(1.0, idle_s / 30))
+            too_old_s = trio.current_time() - idle_s
+            for session in list(self.sessions.values()):
+                unused = not session.pending_count and not session.log.subscriber_count
+                if unused and session.last_active_s < too_old_s:
+                    _log.info("session_idle", session=session.id)
+                    self.close_session(session.id)
+
+    # Sessions
+
+    def create_session(self, model: str | None = None, session_id: str | None = None) -> Session:
+        """Makes a session for a model; the first configured one if none is named.
+
+        Raises:
+            DrainingError: the governor accepts nothing more.
+            SessionLimitError: as many sessions are live as may be.
+            UnknownModelError: no model has this name.
+        """
+        if self.draining or self._turns is None:
+            raise DrainingError
+        if len(self.sessions) >= self.config.limits.max_sessions:
+            raise SessionLimitError(self.config.limits.max_sessions)
+        served = self.model(model) if model is not None else next(iter(self.models.values()))
+        session = Session(session_id or str(uuid.uuid4()), served, self.config.limits, self._turns, self._now_ms)
+        self.sessions[session.id] = session
+        return session
+
+    def session(self, session_id: str) -> Session:
+        """The live session of this id.
+
+        Raises:
+            DrainingError: the governor accepts nothing more.
+            SessionNotFoundError: there is none.
+        """
+        session = self.sessions.get(session_id)
+        if session is not None:
+            return session
+        if self.draining:
+            raise DrainingError
+        raise SessionNotFoundError(session_id)
+
+    def close_session(self, session_id: str) -> None:
+        """Closes a session; its pending prompts get their terminal event.
+
+        Raises:
+            SessionNotFoundError: there is none.
+        """
+        self.session(session_id).close()
+        del self.sessions[session_id]
+
+    # Models
+
+    def model(self, name: str) -> ServedModel:
+        """The model of this public name, or the only one with this Triton name.
+
+        Raises:
+            UnknownModelError: there is none.
+        """
+        served = self.models.get(name)
+        if served is not None:
+            return served
+        same = [served for served in self.models.values() if served.config.triton_model == name]
+        if len(same) != 1:
+            raise UnknownModelError(name, list(self.models))
+        return same[0]
+
+    def problems(self) -> dict[str, str]:
+        """Why each model that cannot be used cannot, by public name (A8)."""
+        reasons = {name: served.problem() for name, served in self.models.items()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def statistics(self) -> GovernorStatistics:
+        """A snapshot."""
+        sessions = self.sessions.values()
+        return GovernorStatistics(
+            draining=self.draining,
+            sessions=len(sessions),
+            pending_prompts=sum(session.pending_count for session in sessions),
+            active_prompts=sum(session.has_active_prompt for session in sessions),
+            subscribers=sum(session.log.subscriber_count for session in sessions),
+            prompts_admitted=self.prompts_admitted,
+            prompts_refused=self.prompts_refused,
+            identities=[identity.statistics() for identity in self.identities.values()],
+        )

@@ -1,0 +1,109 @@
+"""Every exception that httpx, httpcore, h11 and the sockets can raise, in one table.
+
+Whose fault it is depends on the exception; what it means for the call depends only on what was delivered (E3).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import h11
+import httpcore
+import httpx
+import trio
+
+from governor.errors import (
+    BackendProtocolError,
+    BackendUnavailableError,
+    ConnectionLostError,
+    InvalidRequestError,
+)
+
+if TYPE_CHECKING:
+    from governor.errors import GovernorError
+
+
+class Fault(enum.Enum):
+    """Where an exchange broke."""
+
+    WIRE = "wire"
+    """The connection failed, was closed or stalled."""
+    PROTOCOL = "protocol"
+    """The peer sent something that is not HTTP."""
+    REQUEST = "request"
+    """What we were asked to send cannot be sent."""
+
+
+FAULTS: tuple[tuple[type[Exception], Fault], ...] = (
+    # The first class that fits decides; a subclass with a meaning of its own stands before its base.
+    (httpcore.LocalProtocolError, Fault.REQUEST),
+    (httpx.LocalProtocolError, Fault.REQUEST),
+    (h11.LocalProtocolError, Fault.REQUEST),
+    (httpcore.UnsupportedProtocol, Fault.REQUEST),
+    (httpx.UnsupportedProtocol, Fault.REQUEST),
+    (httpx.InvalidURL, Fault.REQUEST),
+    (httpx.CookieConflict, Fault.REQUEST),
+    (httpx.StreamError, Fault.REQUEST),
+    (httpcore.ProtocolError, Fault.PROTOCOL),
+    (httpx.ProtocolError, Fault.PROTOCOL),
+    (h11.ProtocolError, Fault.PROTOCOL),
+    (httpx.DecodingError, Fault.PROTOCOL),
+    (httpx.TooManyRedirects, Fault.PROTOCOL),
+    (httpx.HTTPStatusError, Fault.PROTOCOL),
+    (httpcore.NetworkError, Fault.WIRE),
+    (httpcore.TimeoutException, Fault.WIRE),
+    (httpcore.ProxyError, Fault.WIRE),
+    (httpcore.ConnectionNotAvailable, Fault.WIRE),
+    (httpx.HTTPError, Fault.WIRE),
+    (trio.BrokenResourceError, Fault.WIRE),
+    (trio.ClosedResourceError, Fault.WIRE),
+    (OSError, Fault.WIRE),
+    (UnicodeError, Fault.WIRE),  # a host name that cannot be looked up
+)
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Where `error` places the fault; None for what is no failure of an exchange (a cancellation, a bug)."""
+    return next((fault for kind, fault in FAULTS if isinstance(error, kind)), None)
+
+
+def failure(error: BaseException, *, origin: str, delivered: bool, ended: bool) -> GovernorError | None:
+    """The governor's error for a broken exchange.
+
+    Args:
+        error: what was raised.
+        origin: the backend, for the message.
+        delivered: the last byte of the request had been handed to the kernel (E3).
+        ended: the peer had closed its side, so a truncated answer is a lost connection, not bad HTTP.
+
+    Returns:
+        None when `error` has no place in the table: it must be raised as it is.
+    """
+    fault = fault_of(error)
+    if fault is None:
+        return None
+    reason = reason_of(error)
+    if not delivered:
+        if fault is Fault.REQUEST:
+            return InvalidRequestError(f"The request for {origin} cannot be sent: {reason}")
+        return BackendUnavailableError(f"{origin} did not take the request: {reason}")
+    if fault is Fault.WIRE or ended:
+        return ConnectionLostError(
+            f"The connection to {origin} broke before the answer was complete: {reason}; the call may still execute"
+        )
+    return BackendProtocolError(f"{origin} answered something that is not HTTP: {reason}; the call may still execute")
+
+
+def reason_of(error: BaseException) -> str:
+    """One line on what happened, without class names where the system has a sentence of its own."""
+    if isinstance(error, OSError) and isinstance(error.__cause__, BaseExceptionGroup):
+        # One attempt per address of the host: name each different reason once.
+        return "; ".join(sorted({reason_of(each) for each in error.__cause__.exceptions}))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, trio.BrokenResourceError) and error.__cause__ is not None:
+        return str(error.__cause__)
+    if isinstance(error, OSError) and isinstance(error.__cause__, OSError):
+        return reason_of(error.__cause__)
+    return str(error) or type(error).__name__

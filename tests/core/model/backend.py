@@ -1,0 +1,135 @@
+"""The truth about a backend: what executes, what was counted, and where a reading would look.
+
+One process at a time answers at the URL. It has loads of the model, one per version; an older load that still
+executes something runs on beside its successor, where the statistics no longer show it (E7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEW, SENT, FLIGHT, RUNS, ENDED, COUNTED, NEVER = "new", "sent", "flight", "runs", "ended", "counted", "never"
+"""Where a call's work stands: not begun; leaving; in the server's hands but in no load yet; executing; over and not
+(wholly) counted; over and counted; over, or never begun, and nothing more of it will ever be counted."""
+
+UP, DEAD, CLOSED, ANSWERED = "up", "dead", "closed", "answered"
+"""A call's connection: alive; dead and nobody noticed; known to be dead; the answer arrived."""
+
+OLD = ""
+"""In place of a version: a load that the statistics no longer show."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call and the truth about it.
+
+    Attributes:
+        stage: see above.
+        link: see above; "" before the call was sent.
+        load: the version whose current load executes it, or OLD.
+        due: what its end has yet to add to the counters.
+        least, most: what its answer says it counts.
+    """
+
+    stage: str = NEW
+    link: str = ""
+    load: str = OLD
+    due: int = 0
+    least: int = 0
+    most: int = 0
+
+    @property
+    def executes(self) -> bool:
+        """Its work is under way or may still begin."""
+        return self.stage in (FLIGHT, RUNS)
+
+
+OUTCOMES: dict[str, tuple[int, int, int]] = {
+    "ok": (1, 1, 1),
+    "error, counted": (1, 0, 1),
+    "error, uncounted": (0, 0, 1),
+    "rejected": (0, 0, 0),
+    # an ensemble, by 2S + F
+    "ensemble ok": (2, 2, 2),
+    "ensemble failed, counted twice": (2, 0, 2),
+    "ensemble failed, counted once": (1, 0, 2),
+    "ensemble rejected": (0, 0, 2),
+}
+"""What an outcome adds to the counter, and what its answer can honestly say it adds, least and most (E5)."""
+
+
+@dataclass(slots=True)
+class Backend:
+    """The processes and loads.
+
+    Attributes:
+        counts: what the statistics show, by version.
+        series: what the process's metrics show.
+        process: number of the process.
+        life: number of process, load and set of versions together; every change of one of them is a new life.
+        calls: every call there will be.
+    """
+
+    counts: dict[str, int]
+    calls: list[Call]
+    series: int = 0
+    process: int = 1
+    life: int = 1
+    warm_up: int = 0
+
+    @property
+    def boot(self) -> str:
+        """The identity of the process, where it can be had."""
+        return f"B{self.process}"
+
+    def restart(self) -> None:
+        """The process dies with everything in it; the next one answers."""
+        for call in self.calls:
+            if call.link == UP:
+                call.link = DEAD
+            if call.stage in (FLIGHT, RUNS, ENDED):
+                call.stage, call.load, call.due = NEVER, OLD, 0
+            call.load = OLD
+        self.counts = dict.fromkeys(self.counts, self.warm_up)
+        self.series = self.warm_up * len(self.counts)
+        self.process += 1
+        self.life += 1
+
+    def reload(self, version: str, warm_up: int) -> None:
+        """A version is loaded anew; what its old load executes runs on (E7)."""
+        self._retire(version)
+        self.counts[version] = warm_up
+        self.series += warm_up
+        self.life += 1
+
+    def remove(self, version: str) -> None:
+        """A version goes and takes its count with it; what it executes runs on."""
+        self._retire(version)
+        del self.counts[version]
+        self.life += 1
+
+    def add(self, version: str) -> None:
+        """A version comes and brings its own count."""
+        self.counts[version] = 0
+        self.life += 1
+
+    @property
+    def old_load_is_busy(self) -> bool:
+        """Something executes, or is still to be counted, where the statistics do not show it."""
+        return any(call.load == OLD and call.stage in (RUNS, ENDED) for call in self.calls)
+
+    def count(self, call: Call) -> None:
+        """One step of counting a call's end."""
+        # A success is one step whatever it adds; an ensemble's failure is counted one by one.
+        step = call.due if call.least else 1
+        call.due -= step
+        if call.load != OLD:
+            self.counts[call.load] += step
+        self.series += step
+        if not call.due:
+            call.stage = COUNTED
+
+    def _retire(self, version: str) -> None:
+        for call in self.calls:
+            if call.load == version:
+                call.load = OLD
