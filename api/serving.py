@@ -13,7 +13,7 @@ import structlog
 import trio
 from hypercorn.config import Sockets
 from hypercorn.trio import serve
-from hypercorn.utils import LifespanFailureError
+from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
 from api import hardened
 from governor.errors import GovernorError
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
+START_TIMEOUT_S: Final = 60.0
+"""How long the application's lifespan may take to start."""
 _FAMILY_MISSING: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -175,6 +177,8 @@ async def _serve(
         )
     except* LifespanFailureError:
         pass  # `lifespan.refusal` has its message
+    except* LifespanTimeoutError:
+        lifespan.refusal = f"start within {START_TIMEOUT_S:g} s"
     if lifespan.refusal is not None:
         raise ApplicationFailedError(f"The application did not {lifespan.refusal}")
 
@@ -195,7 +199,7 @@ class _Config(hardened.LimitedConfig):
         self.graceful_timeout = options.graceful_timeout_s
         self.h11_max_incomplete_size = options.max_head_bytes
         self.backlog = options.backlog
-        self.startup_timeout = inf  # whoever starts the server bounds its start
+        self.startup_timeout = START_TIMEOUT_S
         self.shutdown_timeout = inf  # `serve_http` bounds the whole shutdown
         self.include_server_header = False
         self.accesslog = None

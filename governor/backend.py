@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
@@ -14,6 +14,8 @@ from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_server, model_ready, server_ready
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from governor.config import BackendConfig
     from governor.identity import Identity
     from governor.triton.metadata import ServerFacts
@@ -42,11 +44,44 @@ class BackendStatus:
         return self.problem or self.model_problems.get(model)
 
 
+class ServerCheck(Protocol):
+    """A health check, bounded in time; never raises because of the server."""
+
+    async def __call__(
+        self, config: BackendConfig, models: Collection[str], known: ServerFacts | None
+    ) -> BackendStatus:
+        """What is found now. `known` is what the server said of itself before; None before it answered."""
+        ...
+
+
+async def check_server(config: BackendConfig, models: Collection[str], known: ServerFacts | None) -> BackendStatus:
+    """The health check of a Triton server, on a connection of its own.
+
+    A connection that stayed open between checks would delay the server's own shutdown.
+    """
+    lane = Lane(str(config.url), connect_timeout_ms=_CHECK_TIMEOUT_MS)
+    try:
+        if not await server_ready(lane, timeout_ms=_CHECK_TIMEOUT_MS):
+            return BackendStatus(problem=f"{config.url} answers, but says it is not ready")
+        server = known or await fetch_server(lane, timeout_ms=_CHECK_TIMEOUT_MS)
+        problems = {
+            model: f'Triton says model "{model}" is not ready'
+            for model in models
+            if not await model_ready(lane, model, timeout_ms=_CHECK_TIMEOUT_MS)
+        }
+    except BackendError as error:
+        return BackendStatus(problem=error.message)
+    finally:
+        lane.close()
+    return BackendStatus(problem=None, model_problems=problems, server=server)
+
+
 class Backend:
     """Watches one server for all its identities. `run` must be running for `status` to change."""
 
-    def __init__(self, config: BackendConfig) -> None:
+    def __init__(self, config: BackendConfig, check: ServerCheck = check_server) -> None:
         self.config = config
+        self._check = check
         self.status = BackendStatus()
         self.identities: dict[str, Identity] = {}
         self._usable = AsyncBool(value=False)
@@ -60,13 +95,10 @@ class Backend:
         self._usable.value = False
 
     async def run(self) -> None:
-        """Checks for ever, one check per health interval, each on a connection of its own.
-
-        A connection that stayed open between checks would delay the server's own shutdown.
-        """
+        """Checks for ever, with one health interval between two checks."""
         while True:
             before = self.status
-            self.status = await self._check()
+            self.status = await self._check(self.config, self.identities, before.server)
             self._report(before)
             if self.status.problem is None:
                 if before.problem is not None and before.problem != _NOT_CHECKED:
@@ -75,23 +107,6 @@ class Backend:
             else:
                 self._usable.value = False
             await trio.sleep(self.config.health_interval_ms / 1000)
-
-    async def _check(self) -> BackendStatus:
-        lane = Lane(str(self.config.url), connect_timeout_ms=_CHECK_TIMEOUT_MS)
-        try:
-            if not await server_ready(lane, timeout_ms=_CHECK_TIMEOUT_MS):
-                return BackendStatus(problem=f"{self.config.url} answers, but says it is not ready")
-            server = self.status.server or await fetch_server(lane, timeout_ms=_CHECK_TIMEOUT_MS)
-            problems = {
-                model: f'Triton says model "{model}" is not ready'
-                for model in self.identities
-                if not await model_ready(lane, model, timeout_ms=_CHECK_TIMEOUT_MS)
-            }
-        except BackendError as error:
-            return BackendStatus(problem=error.message)
-        finally:
-            lane.close()
-        return BackendStatus(problem=None, model_problems=problems, server=server)
 
     def _report(self, before: BackendStatus) -> None:
         if before.problem != self.status.problem:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from governor.backend import Backend
+from governor.backend import Backend, check_server
 from governor.core.evidence import OnFall
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
@@ -21,7 +21,9 @@ from governor.turn import ServedModel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from governor.config import Config, ModelConfig
+    from governor.backend import ServerCheck
+    from governor.config import BackendConfig, Config, ModelConfig
+    from governor.identity.port import ModelPort
 
 _log = structlog.get_logger(__name__)
 
@@ -50,9 +52,18 @@ class Governor:
     Args:
         config: the configuration.
         now_ms: wall-clock time in Unix milliseconds.
+        make_port: makes what an identity reaches its model through, from its backend and Triton's name of it.
+        check: a server's health check.
     """
 
-    def __init__(self, config: Config, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        now_ms: Callable[[], int] = _wall_clock_ms,
+        make_port: Callable[[BackendConfig, str], ModelPort] = TritonModel,
+        check: ServerCheck = check_server,
+    ) -> None:
         self.config = config
         self.started_at_ms = now_ms()
         self.sessions: dict[str, Session] = {}
@@ -60,8 +71,9 @@ class Governor:
         self.prompts_admitted = 0
         self.prompts_refused = 0
         self._now_ms = now_ms
+        self._make_port = make_port
         self._turns: trio.Nursery | None = None
-        self.backends = {backend.name: Backend(backend) for backend in config.backends}
+        self.backends = {backend.name: Backend(backend, check) for backend in config.backends}
         self.identities: dict[IdentityKey, Identity] = {}
         self.models = {model.name: self._serve(model) for model in config.models}
 
@@ -80,7 +92,7 @@ class Governor:
                 settle_s=evidence.settle_ms / 1000,
                 on_fall=OnFall(evidence.on_fall),
             )
-            identity = Identity(key, settings, TritonModel(backend.config, model.triton_model))
+            identity = Identity(key, settings, self._make_port(backend.config, model.triton_model))
             self.identities[key] = backend.identities[model.triton_model] = identity
         return ServedModel(model, self.identities[key], backend)
 

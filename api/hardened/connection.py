@@ -145,13 +145,14 @@ class HardenedConnection:
             self.pace.begin()
 
     async def _close(self) -> None:
-        """Closes; where the client may still be sending, only after reading that away for a while.
+        """Closes; where a client was answered while it may still be sending, only after reading that away for a while.
 
-        A close with bytes unread becomes a reset, which would take the answer that was sent before with it.
+        A close with bytes unread becomes a reset, which would take the answer with it.
         """
         connection = self.protocol.connection
-        unread = connection.their_state in {h11.SEND_BODY, h11.ERROR} or bool(connection.trailing_data[0])
-        if unread and self._client_listens:
+        answered = connection.our_state is not h11.IDLE
+        sending = connection.their_state in {h11.SEND_BODY, h11.ERROR} or bool(connection.trailing_data[0])
+        if answered and sending and self._client_listens:
             await self._linger()
         with trio.move_on_after(self.limits.linger_s):  # only TLS waits here, to say goodbye
             await self.stream.aclose()

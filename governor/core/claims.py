@@ -128,13 +128,15 @@ class Claim:
         opened_at_s: when the credit was granted, in the driver's monotonic seconds.
         dispatched: its request may have begun to leave; from here on it may count.
         countable: its model's counter proved ends when it was dispatched (E12).
-        boot: the process its connection was stamped with; None when that is not known (E8).
+        boot: the process it went to, or a later one: its connection's stamp, or else the process of a reading that
+            was asked for after its delivery; None when neither is known (E8).
         delivered_at_s: when that happened; None before.
-        seen: a reading of the current epoch was begun after its delivery, so the process that answered the
-            reading is the one that has the call (E8).
-        resident: the same, and the reading was begun late enough for the call to have entered the loaded
-            model; a reload after that does not touch it (E7).
-        replaced: a reload was seen while it was resident: the model's counter will never show its end (E7).
+        seen: a reading was asked for after its delivery, so no process later than that reading's has it (E8).
+        resident: the same, and late enough for the call to have entered the loaded model; a load after that
+            does not touch it (E7).
+        replaced: a new life of the counter began while it was resident: the model's counter will never show its
+            end (E7).
+        gone: the process it went to has ended; once it is broken, it ends (E6).
     """
 
     id: int
@@ -147,6 +149,7 @@ class Claim:
     seen: bool = False
     resident: bool = False
     replaced: bool = False
+    gone: bool = False
 
     @property
     def delivered(self) -> bool:

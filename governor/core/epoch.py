@@ -40,12 +40,15 @@ class Epoch:
             return Life.RESTART
         if self.model is None:
             return Life.BASELINE
+        if reading.versions != self.versions:
+            # A version that comes brings its own count, one that goes takes it away while the others go on: the sum
+            # starts anew, and a fall says nothing about the process.
+            return Life.RELOAD
         fell = self.model.fell(rule.measure(reading.model)) or any(
             new < old for old, new in zip(self.marks, reading.life, strict=False)
         )
         if not fell:
-            # A version that comes brings its own count, one that goes takes it away: the sum starts anew.
-            return Life.SAME if reading.versions == self.versions else Life.RELOAD
+            return Life.SAME
         same_process = self.boot is not None and self.boot == reading.boot
         return Life.RELOAD if same_process or self._process_went_on(reading, rule) else Life.UNKNOWN_FALL
 
@@ -82,31 +85,55 @@ class Epoch:
 
 
 @dataclass(slots=True)
-class RecentAnswers:
-    """Answers that the counter may not show yet: it lags them by up to the settle time.
+class Unsettled:
+    """What was let go of and may not be in the counter yet: a count lags its answer by up to the settle time.
+
+    A reading asked for at some moment shows everything that had settled by then, and perhaps nothing that was let go
+    of since, however long the reading takes. So a ticket holds the one number and `since` is the difference.
 
     Attributes:
         settle_s: the settle time in seconds.
-        doubtful: a bound may be higher than the counter can get, because an answer may not have been counted
-            or a baseline may contain it already; a reading without unsettled answers ends the doubt.
+        doubtful: a bound may be higher than the counter can get, because an answer may not have been counted or a
+            baseline may contain it already; an exact reading ends the doubt.
     """
 
     settle_s: float
     doubtful: bool = False
-    _answers: deque[tuple[float, int]] = field(default_factory=deque)
+    _let_go: int = 0
+    _pending: int = 0
+    _undated: int = 0
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, now_s: float, most: int) -> None:
         """A call that adds up to `most` was answered now."""
-        self._answers.append((now_s, most))
-        # A reading under way may have been begun a while ago; what is twice as old cannot matter to any.
-        while self._answers[0][0] < now_s - 2 * self.settle_s:
-            self._answers.popleft()
+        self._let_go += most
+        self._pending += most
+        self._recent.append((now_s, most))
+        self._settle(now_s)
 
-    def unsettled(self, ticket: Ticket) -> int:
-        """The most that answers may add after a reading begun at the ticket's time."""
-        settled_before_s = ticket.begun_at_s - self.settle_s
-        return sum(most for answered_at_s, most in self._answers if answered_at_s > settled_before_s)
+    def add_undated(self, most: int) -> None:
+        """The same for a claim that ended at a moment not told; it counts as ended when the time is told next."""
+        self._let_go += most
+        self._pending += most
+        self._undated += most
+
+    def settled(self, now_s: float) -> int:
+        """How much of all that was ever let go of is in what a reading asked for now shows."""
+        if self._undated:
+            self._recent.append((now_s, self._undated))
+            self._undated = 0
+        self._settle(now_s)
+        return self._let_go - self._pending
+
+    def since(self, ticket: Ticket) -> int:
+        """The most that may be added after what the ticket's reading shows, by what was let go of."""
+        return self._let_go - ticket.settled
 
     def all_settled(self, now_s: float) -> bool:
-        """A reading begun now would show every answer."""
-        return not self._answers or self._answers[-1][0] <= now_s - self.settle_s
+        """A reading asked for now would show everything."""
+        self.settled(now_s)
+        return not self._pending
+
+    def _settle(self, now_s: float) -> None:
+        while self._recent and self._recent[0][0] <= now_s - self.settle_s:
+            self._pending -= self._recent.popleft()[1]

@@ -25,7 +25,7 @@ class Life(enum.Enum):
     """How a reading relates to the epoch it was applied to."""
 
     STALE = "stale"
-    """It was asked for in an earlier epoch and says nothing about this one."""
+    """It was asked for before another reading was taken, and may show a moment before that one's."""
     BASELINE = "baseline"
     """It is the epoch's first."""
     SAME = "same"
@@ -43,12 +43,14 @@ class Ticket:
     """What was true when a reading was asked for; taken before, given back with it.
 
     Attributes:
-        epoch: number of the epoch it was asked for in.
+        after: how many readings had been taken by then.
         begun_at_s: when, in the driver's monotonic seconds; what the reading shows is not older than this.
+        settled: how much of what was let go of is certainly in what the reading shows (`epoch.Unsettled`).
     """
 
-    epoch: int
+    after: int
     begun_at_s: float
+    settled: int
 
 
 @dataclass(frozen=True, slots=True)

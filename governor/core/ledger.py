@@ -2,13 +2,15 @@
 
 The rules, in the order in which they apply to a reading (`Ledger.apply`):
 
- 1. A reading begun in an earlier epoch says nothing about this one: ignored.
+ 1. A reading asked for before another was taken may show an earlier moment than that one: ignored.
  2. The first reading is the baseline (E4).
  3. Another boot identity, a counter that fell, or other versions: the counter has a new life, and a new epoch
     begins (E6, E7). Open claims move into it and never end by it.
-      - the process is another one: broken claims that ran in the old one end (E6);
-      - the process is the same: nothing ends; claims resident in the old load lose the model's counter (E7);
+      - the process is another one: broken claims that ran in an old one end (E6);
+      - the process is the same: nothing ends (E7);
       - nobody can say: the operator's choice decides (E8, `OnFall`).
+    Claims resident in the old life lose the model's counter. An open claim whose process is known to be gone ends
+    at the first reading after it broke.
  4. A counter above its bound: somebody else calls the model; no quiet proof until a clean baseline (E10).
  5. A counter at its bound: nothing of ours is left; all broken claims it counts end together (E5).
  6. In any case the reading may lower the bound (`witness.py`).
@@ -24,7 +26,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from governor.core.claims import Claim, ClaimEvent, ClaimState
-from governor.core.epoch import Epoch, RecentAnswers
+from governor.core.epoch import Epoch, Unsettled
 from governor.core.evidence import LedgerSnapshot, LedgerTotals, Life, OnFall, Ticket, Verdict
 
 if TYPE_CHECKING:
@@ -55,8 +57,9 @@ class Ledger:
         self.totals = LedgerTotals()
         self._rule = rule
         self._provable = provable
-        self._recent = RecentAnswers(settle_s)
+        self._unsettled = Unsettled(settle_s)
         self._epoch = Epoch()
+        self._readings = 0
         self._ids = count(1)
 
     @property
@@ -121,8 +124,8 @@ class Ledger:
         if claim.dispatched:
             self._take_back(claim, self._rule.most - most)
             if most:
-                self._recent.add(now_s, most)
-            self._recent.doubtful |= least < most
+                self._unsettled.add(now_s, most)
+            self._unsettled.doubtful |= least < most
         self._remove(claim)
 
     def lost(self, claim_id: int) -> bool:
@@ -146,9 +149,10 @@ class Ledger:
         return False
 
     def release(self, claim_id: int) -> None:
-        """An operator takes responsibility for one broken claim (E11).
+        """An operator takes responsibility for one broken claim: its work is over (E11).
 
-        What it may still add stays in the bounds until a later reading lowers them.
+        It is then treated as if it had just been answered. If its work is not over after all, its end can pass for
+        the end of another claim.
 
         Raises:
             KeyError: no such claim.
@@ -157,7 +161,8 @@ class Ledger:
         claim = self.claims[claim_id]
         claim.move(ClaimEvent.RELEASED)
         self.totals.released_unproven += 1
-        self._recent.doubtful = True
+        self._unsettled.add_undated(self._rule.most)
+        self._unsettled.doubtful = True
         self._remove(claim)
 
     # Evidence
@@ -177,26 +182,26 @@ class Ledger:
             return True
         if self.contested:
             return not self._dispatched()
-        return self._recent.doubtful and self._recent.all_settled(now_s)
+        return self._unsettled.doubtful and self._unsettled.all_settled(now_s)
 
     def begin_reading(self, now_s: float) -> Ticket:
         """To be called when a reading is asked for; the ticket comes back with `apply`."""
-        return Ticket(epoch=self._epoch.number, begun_at_s=now_s)
+        return Ticket(after=self._readings, begun_at_s=now_s, settled=self._unsettled.settled(now_s))
 
     def apply(self, ticket: Ticket, reading: Reading) -> Verdict:
         """Takes a reading as evidence. The rules are at the top of this module."""
-        if ticket.epoch != self._epoch.number:
+        if ticket.after != self._readings:
             self.totals.stale_readings += 1
             return Verdict(Life.STALE, contested=self.contested)
+        self._readings += 1
         life = self._epoch.life_of(reading, self._rule)
-        ended: list[tuple[int, ClaimEvent]] = []
+        ended = self._end_with_process(life, ticket, reading)
         quarantined: list[int] = []
         if life is Life.SAME:
             ended += self._prove_quiet(ticket, reading)
         else:
-            ended += self._end_with_process(life, ticket, reading)
             quarantined += self._begin_epoch(life, ticket, reading)
-        self._mark_seen(ticket)
+        self._mark_seen(ticket, reading)
         quarantined += self._quarantine_unprovable()
         return Verdict(life, tuple(ended), tuple(quarantined), self.contested)
 
@@ -209,6 +214,7 @@ class Ledger:
         self._provable = provable
         if rule.most > self._rule.most:
             self._rule = rule
+            self._readings += 1
             self._epoch = Epoch(number=self._epoch.number + 1, boot=self._epoch.boot)
 
     def snapshot(self) -> LedgerSnapshot:
@@ -239,32 +245,35 @@ class Ledger:
         if any(witness.contested(value) for witness, value in values):
             self.totals.contested += not self.contested
             self.contested = True
-        if self.contested and (self._dispatched() or self._recent.unsettled(ticket)):
+        if self.contested and (self._dispatched() or self._unsettled.since(ticket)):
             return []
         if self.contested:
             self.contested = False
             self._epoch = Epoch(number=self._epoch.number + 1, boot=self._epoch.boot)
+        # Before anything ends: the two witnesses may have been read at different moments, so what the one shows may
+        # still come to the other.
+        self._observe(ticket, reading)
         ended: list[tuple[int, ClaimEvent]] = []
         for witness, value in values:
             if witness.quiet(value, self._rule.most):
-                ended += self._end(self._counted_by(witness), ClaimEvent.QUIET)
-        self._observe(ticket, reading)
+                proven = self._end(self._counted_by(witness), ClaimEvent.QUIET)
+                # For the same reason, and because the last call may be counted in two steps.
+                self._unsettled.add_undated(len(proven) * self._rule.most)
+                self._unsettled.doubtful |= bool(proven) and value < witness.bound
+                ended += proven
         return ended
 
     def _end_with_process(self, life: Life, ticket: Ticket, reading: Reading) -> list[tuple[int, ClaimEvent]]:
-        """Rule 3: ends the broken claims whose process is gone. Open claims are never touched (E6)."""
-        gone = [claim for claim in self._broken() if self._process_is_gone(claim, life, ticket, reading)]
-        return self._end(gone, ClaimEvent.PROCESS_ENDED)
+        """Rule 3: ends the broken claims whose process is gone. Open claims are never ended (E6)."""
+        for claim in self._delivered_before(ticket):
+            claim.gone |= self._process_is_gone(claim, life, reading)
+        return self._end([claim for claim in self._broken() if claim.gone], ClaimEvent.PROCESS_ENDED)
 
-    def _process_is_gone(self, claim: Claim, life: Life, ticket: Ticket, reading: Reading) -> bool:
-        if claim.delivered_at_s is None or claim.delivered_at_s > ticket.begun_at_s:
-            return False  # it may have gone to the very process that answered the reading
+    def _process_is_gone(self, claim: Claim, life: Life, reading: Reading) -> bool:
         if claim.boot is not None and reading.boot is not None:
             return claim.boot != reading.boot
-        if life is Life.RESTART:
-            return claim.seen
-        if life is Life.UNKNOWN_FALL:
-            return self.on_fall is OnFall.RESTART or (self.on_fall is OnFall.SEEN and claim.seen)
+        if life is Life.UNKNOWN_FALL and self.on_fall is not OnFall.HOLD:
+            return claim.seen or (self.on_fall is OnFall.RESTART and claim.state.is_broken)
         return False
 
     def _begin_epoch(self, life: Life, ticket: Ticket, reading: Reading) -> list[int]:
@@ -278,44 +287,48 @@ class Ledger:
         self.totals.reloads += life is Life.RELOAD
         self.totals.unknown_falls += life is Life.UNKNOWN_FALL
         if life is Life.UNKNOWN_FALL:
-            for claim in self._broken():
-                known_new = claim.delivered_at_s is not None and claim.delivered_at_s > ticket.begun_at_s
-                if not known_new and claim.state is not ClaimState.QUARANTINED:
+            for claim in self._delivered_before(ticket):
+                if claim.state.waits_on_evidence:
                     claim.move(ClaimEvent.UNPROVABLE)
                     quarantined.append(claim.id)
-        # With one version the fall was that version's; with several, a claim may run in one that went on.
-        one_version = len(reading.versions | old.versions) <= 1
+        # With several versions the fall may be one's, and a claim may run in another that went on.
+        all_loads = life is Life.RESTART or len(old.versions | reading.versions) <= 1
         for claim in self.claims.values():
-            if life is Life.RELOAD:
-                claim.replaced |= claim.resident and one_version
-            else:
-                claim.replaced = False
-            claim.seen = claim.resident = False
+            if life is not Life.BASELINE and (all_loads or not old.versions & reading.versions):
+                claim.replaced |= claim.resident or (life is Life.RESTART and claim.gone)
             if claim.state is ClaimState.AWAITING_BASELINE:
                 claim.move(ClaimEvent.BASELINE_READ)
-        process = old.process if life is Life.RELOAD else None
-        self._epoch = Epoch(number=old.number + 1, boot=old.boot, process=process)
+        self._epoch = Epoch(
+            number=old.number + 1,
+            # After a fall that nobody could explain the process is another one for all we know.
+            boot=None if life is Life.UNKNOWN_FALL else old.boot,
+            process=old.process if life is Life.RELOAD else None,
+        )
         self._observe(ticket, reading)
         return quarantined
 
     def _observe(self, ticket: Ticket, reading: Reading) -> None:
         """Rule 6, and the start of a witness that has no bound yet."""
-        unsettled = self._recent.unsettled(ticket)
+        unsettled = self._unsettled.since(ticket)
         dispatched = self._dispatched()
-        counted = sum(not claim.replaced for claim in dispatched)
-        self._recent.doubtful = unsettled > 0 and (self._recent.doubtful or self._epoch.model is None)
+        counted = [claim for claim in dispatched if not claim.replaced]
+        exact = not unsettled and not any(claim.state.is_open for claim in counted)
+        self._unsettled.doubtful = not exact and (self._unsettled.doubtful or self._epoch.model is None)
         self._epoch.observe(
             reading,
             self._rule,
-            by_model=counted * self._rule.most + unsettled,
+            by_model=len(counted) * self._rule.most + unsettled,
             by_process=len(dispatched) * self._rule.most + unsettled,
         )
 
-    def _mark_seen(self, ticket: Ticket) -> None:
-        for claim in self._dispatched():
-            if claim.delivered_at_s is not None and claim.delivered_at_s <= ticket.begun_at_s:
-                claim.seen = True
-                claim.resident |= claim.delivered_at_s <= ticket.begun_at_s - self._recent.settle_s
+    def _mark_seen(self, ticket: Ticket, reading: Reading) -> None:
+        if reading.boot != self._epoch.boot:
+            return  # it does not tell its process, which may be another than the epoch's
+        settled_s = ticket.begun_at_s - self._unsettled.settle_s
+        for claim in self._delivered_before(ticket):
+            claim.seen = True
+            claim.resident |= claim.delivered_at_s is not None and claim.delivered_at_s <= settled_s
+            claim.boot = claim.boot or reading.boot
 
     def _quarantine_unprovable(self) -> list[int]:
         """Rule 7."""
@@ -355,6 +368,14 @@ class Ledger:
             self._epoch.model.never_counts(surplus)
         if self._epoch.process is not None:
             self._epoch.process.never_counts(surplus)
+
+    def _delivered_before(self, ticket: Ticket) -> list[Claim]:
+        """The claims that cannot have gone to a later process than the one that answered the ticket's reading."""
+        return [
+            claim
+            for claim in self.claims.values()
+            if claim.delivered_at_s is not None and claim.delivered_at_s < ticket.begun_at_s
+        ]
 
     def _dispatched(self) -> list[Claim]:
         return [claim for claim in self.claims.values() if claim.dispatched]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httpx
 
-from governor.errors import BackendError, BackendProtocolError
+from governor.errors import BackendError, BackendProtocolError, ConnectionLostError
 from governor.triton.failures import failure
 
 if TYPE_CHECKING:
@@ -73,9 +73,12 @@ class Carrier(Protocol):
     origin: Origin
     write_timeout_s: float
 
-    async def take(self) -> Link: ...
+    async def take(self) -> Link:
+        """A usable connection, from now on this exchange's own."""
+        ...
 
-    def give_back(self, link: Link | None) -> None: ...
+    def give_back(self, link: Link | None) -> None:
+        """The exchange is over; the connection may be good for another one."""
 
 
 class Answer:
@@ -87,30 +90,29 @@ class Answer:
         complete: the last byte of the body arrived, as the answer's own framing says.
     """
 
-    def __init__(self, exchange: Exchange, response: httpx.Response) -> None:
+    def __init__(self, exchange: Exchange, response: httpx.Response, *, bodiless: bool) -> None:
         self.status = response.status_code
         self.headers: Headers = tuple(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw
         )
         self.complete = False
+        self._broken = False
         self._exchange = exchange
         self._response = response
         assert isinstance(response.stream, httpx.AsyncByteStream), "lanes answer with async bodies"
         self._body = aiter(response.stream)
+        # An answer that ends by closing proves nothing: a crash in the middle of it looks the same.
+        self._framed = (
+            bodiless
+            or self.status in {204, 304}
+            or self.header("content-length") is not None
+            or (self.header("transfer-encoding") or "").lower() == "chunked"
+        )
 
     def header(self, name: str) -> str | None:
         """The first value of a header field, compared without case."""
         wanted = name.lower()
         return next((value for key, value in self.headers if key.lower() == wanted), None)
-
-    @property
-    def framed(self) -> bool:
-        """The answer says itself where it ends. One that ends by closing proves nothing: a crash looks the same."""
-        return (
-            self.status in {204, 304}
-            or self.header("content-length") is not None
-            or (self.header("transfer-encoding") or "").lower() == "chunked"
-        )
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, never buffered here.
@@ -127,10 +129,13 @@ class Answer:
     async def __anext__(self) -> bytes:
         if self.complete:
             raise StopAsyncIteration
+        if self._broken:  # a generator that raised looks exhausted: this must never be taken for completeness
+            raise ConnectionLostError(f"The answer of {self._exchange.origin} broke off earlier")
         try:
             return await anext(self._body)
         except StopAsyncIteration:
-            if not self.framed:
+            if not self._framed:
+                self._broken = True
                 raise BackendProtocolError(
                     f"The answer of {self._exchange.origin} has neither a length nor chunks: nothing shows that it"
                     " is complete, the call may still execute"
@@ -138,6 +143,7 @@ class Answer:
             self.complete = True
             raise
         except BaseException as error:
+            self._broken = True
             self._exchange.raise_failure(error)
             raise
 
@@ -169,11 +175,11 @@ class Answer:
         return b"".join(kept)
 
     async def finish(self) -> None:
-        """Let httpcore end the exchange, so that its connection can carry the next one."""
+        """For `Exchange`: let httpcore end it, so that the connection can carry the next one."""
         await self._response.aclose()
 
     async def abandon(self) -> None:
-        """After the connection was closed here: run httpcore's generators to their end.
+        """For `Exchange`, after the connection was closed here: run httpcore's generators to their end.
 
         Otherwise the garbage collector would have to. What had arrived already may complete the answer.
         """
@@ -239,7 +245,7 @@ class Exchange:
         try:
             self.generation, self.boot = self._link.generation, self._link.boot
             response = await self._link.transport.handle_async_request(self._wire())
-            self._answer = Answer(self, response)
+            self._answer = Answer(self, response, bodiless=self._request.method == "HEAD")
         except BaseException as error:
             self._leave()
             self.raise_failure(error)

@@ -159,7 +159,10 @@ class StatisticsReader:
             raise
 
     async def _read_process(self, lane: Lane) -> Counts | None:
-        status, body = await lane.fetch(self._metrics_request, max_bytes=MAX_METRICS_BYTES, timeout_ms=self._timeout_ms)
+        # Half the time: metrics that hang must not cost the statistics.
+        status, body = await lane.fetch(
+            self._metrics_request, max_bytes=MAX_METRICS_BYTES, timeout_ms=self._timeout_ms // 2
+        )
         try:
             if status != 200:
                 _refuse(status, "no metrics")

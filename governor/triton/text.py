@@ -91,15 +91,15 @@ def build_text_request(
         if taken in fields:
             raise InvalidRequestError(f'Parameter "{taken}" is set by the governor itself; remove it')
     try:
-        headers, body = (
-            _infer_body(target, text, fields, request_id)
-            if target.kind is CallKind.INFER
-            else _generate_body(target, text, fields, request_id)
-        )
+        text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidRequestError(
             f"The text is not valid Unicode at character {error.start} ({error.reason}); send it as UTF-8"
         ) from error
+    body_of = _infer_body if target.kind is CallKind.INFER else _generate_body
+    try:
+        _encode(fields)  # tritonclient's encoder would let NaN pass
+        headers, body = body_of(target, text, fields, request_id)
     except ValueError as error:
         raise InvalidRequestError(f"A parameter cannot be sent as JSON: {error}") from error
     path = model_path(target.triton_model, target.version, target.kind.value)
@@ -237,8 +237,7 @@ def _generate_body(
     document: dict[str, JsonValue] = {**fields, target.text_input: text}
     if request_id is not None:
         document["id"] = request_id
-    encoded = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
-    return (("Content-Type", "application/json"),), encoded
+    return (("Content-Type", "application/json"),), _encode(document)
 
 
 def _infer_body(
@@ -250,6 +249,10 @@ def _infer_body(
         ("Content-Type", "application/octet-stream"),
         ("Inference-Header-Content-Length", str(json_size)),
     ), body
+
+
+def _encode(document: dict[str, JsonValue]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
 def _object(body: bytes) -> dict[str, JsonValue]:

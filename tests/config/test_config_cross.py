@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from config_samples import BACKEND, MINIMAL, MODEL, load, only_problem, problems
 
 from governor.config import BackendConfig, Config, ModelConfig, ServerConfig
 from governor.errors import ConfigError
+from tests.config.config_samples import BACKEND, MINIMAL, MODEL, load, only_problem, problems
 
 TOKEN = "0123456789abcdef"
 

@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from config_samples import BACKEND, MINIMAL, MODEL, load, only_problem, problems
 
 from governor.config import load_config
 from governor.config.problems import did_you_mean, dotted, show
 from governor.errors import ConfigError
+from tests.config.config_samples import BACKEND, MINIMAL, MODEL, load, only_problem, problems
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ import math
 
 import pydantic
 import pytest
-from config_samples import BACKEND, MINIMAL, MODEL, load, only_problem, problems
 
 from governor.config import Config, LimitsConfig, ModelConfig
 from governor.config.explain import TABLES
 from governor.errors import UnknownModelError
+from tests.config.config_samples import BACKEND, MINIMAL, MODEL, load, only_problem, problems
 
 
 def limits(line: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 import trio
+import trio.testing
 from quart import request
 from quart_trio import QuartTrio
 
@@ -118,7 +118,7 @@ async def _then_cancel(work: Callable[[], Awaitable[None]], nursery: trio.Nurser
     nursery.cancel_scope.cancel()
 
 
-def quart_app(*, guarded: bool = True) -> ASGIFramework:
+def quart_app(*, guarded: bool = True) -> ASGIFramework:  # noqa: C901  # six routes, each of one line
     """The same routes in Quart, behind the Guard as in production."""
     app = QuartTrio("small")
     app.config["RESPONSE_TIMEOUT"] = None
@@ -245,6 +245,7 @@ async def read_reply(client: trio.SocketStream, *, method: str = "GET") -> Reply
     with trio.fail_after(PATIENCE_S):
         while True:
             event = parser.next_event()
+            assert not isinstance(event, h11.ConnectionClosed), "closed without an answer"
             if event is h11.NEED_DATA:
                 parser.receive_data(bytes(await client.receive_some(65536)))
             elif isinstance(event, h11.Response):
@@ -262,6 +263,13 @@ async def ask(port: int, path: str = "/") -> Reply:
         return await read_reply(client)
 
 
+async def settled(server: Server) -> None:
+    """Returns when the server has served a request and every task waits: the baseline that tests return to."""
+    assert (await ask(server.port)).status == 200
+    with trio.fail_after(PATIENCE_S):
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+
 def task_names() -> list[str]:
     """The name of every task in this run."""
     root = trio.lowlevel.current_root_task()
@@ -275,8 +283,9 @@ def task_names() -> list[str]:
 
 
 def open_files() -> int:
-    """How many file descriptors this process holds."""
-    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    """How many file descriptors this process holds; 0 where the system does not tell."""
+    listing = Path("/proc/self/fd")
+    return sum(1 for _ in listing.iterdir()) if listing.exists() else 0
 
 
 async def eventually(condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import hypercorn.trio
 import pytest
@@ -12,13 +13,17 @@ from hypercorn.trio import run as trio_worker
 from hypercorn.trio.tcp_server import TCPServer
 
 from .inputs import HOSTILE_INPUTS, HostileInput
-from .support import BareApp, ask, connect, eventually, open_files, quart_app, serving, task_names
+from .support import BareApp, ask, connect, eventually, open_files, quart_app, serving, settled, task_names
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
 
-ANSWER_S = 0.1
-"""How long a client waits for an answer before it sends its next part, or leaves."""
+QUIET_S: Final = 0.03
+"""Once a server has said nothing for so long, its client sends its next part, or leaves."""
+
+
+TRIES: Final = 50
+"""One of the inputs kills only if two tasks happen to be scheduled in one of the two possible orders."""
 
 
 async def send_hostile(port: int, hostile: HostileInput) -> bytes:
@@ -28,8 +33,12 @@ async def send_hostile(port: int, hostile: HostileInput) -> bytes:
         try:
             for part in hostile.parts:
                 await client.send_all(part)
-                with trio.move_on_after(ANSWER_S):
-                    said += await client.receive_some(65536)
+                heard = b"?"
+                while heard:
+                    heard = b""
+                    with trio.move_on_after(QUIET_S):
+                        heard = await client.receive_some(65536)
+                    said += heard
         except trio.BrokenResourceError:
             pass  # refused in mid-sentence
     return said
@@ -43,7 +52,7 @@ def test_there_are_51_distinct_inputs() -> None:
 async def test_every_hostile_input_leaves_the_service_as_it_was(kind: str) -> None:
     app: ASGIFramework = BareApp() if kind == "bare" else quart_app()
     async with serving(app) as server:
-        assert (await ask(server.port)).body == b"ok"
+        await settled(server)
         tasks, files = task_names(), open_files()
         for hostile in HOSTILE_INPUTS:
             said = await send_hostile(server.port, hostile)
@@ -74,8 +83,11 @@ async def test_the_stock_worker_dies_of_it(hostile: HostileInput, monkeypatch: p
 
     async with trio.open_nursery() as nursery:
         urls = await nursery.start(stock)
-        await send_hostile(int(urls[0].rpartition(":")[2]), hostile)
-        with trio.move_on_after(1):
-            await died.wait()
+        for _ in range(TRIES):
+            with suppress(OSError, trio.TooSlowError):
+                await send_hostile(int(urls[0].rpartition(":")[2]), hostile)
+            with trio.move_on_after(QUIET_S):
+                await died.wait()
+                break
         nursery.cancel_scope.cancel()
     assert died.is_set()

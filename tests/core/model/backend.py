@@ -7,6 +7,7 @@ executes something runs on beside its successor, where the statistics no longer 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NEW, SENT, FLIGHT, RUNS, ENDED, COUNTED, NEVER = "new", "sent", "flight", "runs", "ended", "counted", "never"
 """Where a call's work stands: not begun; leaving; in the server's hands but in no load yet; executing; over and not
@@ -44,18 +45,25 @@ class Call:
         return self.stage in (FLIGHT, RUNS)
 
 
-OUTCOMES: dict[str, tuple[int, int, int]] = {
-    "ok": (1, 1, 1),
-    "error, counted": (1, 0, 1),
-    "error, uncounted": (0, 0, 1),
-    "rejected": (0, 0, 0),
+class Outcome(NamedTuple):
+    """How a call can end: what it adds to the counter, and what its answer can honestly say it adds (E5)."""
+
+    adds: int
+    least: int
+    most: int
+
+
+OUTCOMES = {
+    "ok": Outcome(1, 1, 1),
+    "error, counted": Outcome(1, 0, 1),
+    "error, uncounted": Outcome(0, 0, 1),
+    "rejected": Outcome(0, 0, 0),
     # an ensemble, by 2S + F
-    "ensemble ok": (2, 2, 2),
-    "ensemble failed, counted twice": (2, 0, 2),
-    "ensemble failed, counted once": (1, 0, 2),
-    "ensemble rejected": (0, 0, 2),
+    "ensemble ok": Outcome(2, 2, 2),
+    "ensemble failed, counted twice": Outcome(2, 0, 2),
+    "ensemble failed, counted once": Outcome(1, 0, 2),
+    "ensemble failed, uncounted": Outcome(0, 0, 2),
 }
-"""What an outcome adds to the counter, and what its answer can honestly say it adds, least and most (E5)."""
 
 
 @dataclass(slots=True)
@@ -114,9 +122,9 @@ class Backend:
         self.life += 1
 
     @property
-    def old_load_is_busy(self) -> bool:
-        """Something executes, or is still to be counted, where the statistics do not show it."""
-        return any(call.load == OLD and call.stage in (RUNS, ENDED) for call in self.calls)
+    def busy(self) -> bool:
+        """Something is on its way, executes, or is still to be counted."""
+        return any(call.stage in (FLIGHT, RUNS, ENDED) for call in self.calls)
 
     def count(self, call: Call) -> None:
         """One step of counting a call's end."""

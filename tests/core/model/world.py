@@ -1,23 +1,28 @@
 """A backend's truth, a ledger that sees only its shadow, and every event that can happen to the two.
 
-The world obeys the facts that the ledger is allowed to rely on, and nothing else:
+The world obeys the facts that the ledger may rely on, and nothing else:
 
-- a call that we saw answered is counted before the next tick of the clock (the settle time), a delivered call has
-  entered a load before it; everything else may take for ever;
-- a reading shows one moment between `begin` and `apply`;
-- one process at a time answers.
+- a call that we saw answered is counted, and a delivered call has entered a load, before the clock's next tick (one
+  tick is the settle time); everything else may take for ever;
+- a reading shows one moment between `begin` and `apply` (with `split`: one moment for each of its two halves);
+- one process at a time answers at the URL.
 
-`World.check` compares what the ledger did with the truth after every event.
+A call's end and the count of it are one event unless its answer comes between the two: until it is counted, a call
+that is over looks to the ledger like one that executes, and the latter is the harder case.
+
+What the ledger makes of it is held against the truth after every event (`judge.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from governor.core.claims import ClaimEvent, ClaimState
+from governor.core.claims import ClaimState
 from governor.core.counting import PLAIN, Counts, CountRule, Reading
-from governor.core.evidence import Life, OnFall, Ticket, Verdict
+from governor.core.evidence import OnFall
 from governor.core.ledger import Ledger
+from tests.core.model import judge
 from tests.core.model.backend import (
     ANSWERED,
     CLOSED,
@@ -35,13 +40,12 @@ from tests.core.model.backend import (
     Backend,
     Call,
 )
-from tests.core.model.frozen import Frozen, freeze_ledger, freeze_ticket, restore_ledger, restore_ticket
 
-Event = tuple[str | int | None, ...]
+if TYPE_CHECKING:
+    from governor.core.evidence import Ticket
 
-
-class BrokenRuleError(AssertionError):
-    """The ledger did what it must never do."""
+Arg = str | int | bool
+Event = tuple[str, *tuple[Arg, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,23 @@ class Bounds:
 
     Attributes:
         calls: how many calls there are.
-        outcomes: the names of the outcomes a call can have.
-        boots: the boot identities a reading can have: known (True), unknown (False) or either.
+        outcomes: the outcomes a call can have (`backend.OUTCOMES`).
+        boots: whether a reading knows its process: True, False, or either each time.
         stamps: the same for the connection of a call.
         metrics: readings carry the process's own counters.
-        split: statistics and metrics of one reading show different moments.
-        readers: readings that can be under way at a time.
+        split: statistics and metrics of one reading may show different moments.
+        readers: how many readings can be under way at a time.
+        slow_begin: a reading shows a moment some time after it was asked for.
+        slow_send: a call is delivered some time after its first byte left.
         slow_entry: a delivered call enters a load some time later.
-        on_delivery_lost: the server may drop a delivered call.
+        undelivered: a connection may break before the last byte left.
+        delivery_lost: the server may drop a delivered call and its connection.
+        callers_leave: callers may leave their calls.
         lag_is_short: the facts about the settle time hold.
         disciplined: the driver takes a reading before a delivery whenever the ledger wants one (E4).
-        warm_up: what a load counts before its first call; `warm_up_after` for loads after the first process's.
+        foreign: calls of somebody else that are counted.
+        releases: claims that an operator releases; `honest_releases`: only when their work is over.
+        warm_up: what the first load counts before its first call; `warm_up_after`: what later ones count.
     """
 
     calls: int = 2
@@ -78,6 +88,8 @@ class Bounds:
     series_reset: bool = False
     versions: tuple[str, ...] = ("1",)
     version_changes: int = 0
+    slow_begin: bool = False
+    slow_send: bool = False
     slow_entry: bool = False
     undelivered: bool = False
     delivery_lost: bool = False
@@ -88,15 +100,15 @@ class Bounds:
     releases: int = 0
     honest_releases: bool = False
     warm_up: int = 0
-    warm_up_after: int | None = None
+    warm_up_after: int = 0
 
 
 @dataclass(slots=True)
 class Reader:
-    """One reading under way."""
+    """One reading under way: what was asked, and what each half showed once it was sampled."""
 
     ticket: Ticket
-    stats: tuple[int, frozenset[str], str | None, int, int] | None = None
+    stats: judge.Sample | None = None
     series: int | None = None
 
 
@@ -112,7 +124,14 @@ class Left:
 
 
 class World:
-    """One state. `events` lists what can happen next, `do` makes it happen and checks the rules."""
+    """One state. `events` lists what can happen next; `do` makes it happen and checks the rules.
+
+    Attributes:
+        last: life and process of the reading that the ledger took last, and the process it last knew of.
+        tainted: the exception because of which a claim ended early; its work's end may pass for another's.
+        excuses: the named exceptions that were needed so far, in every state this object ever was in.
+        seen: the interesting situations, in the same sense.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -121,18 +140,26 @@ class World:
             counts=dict.fromkeys(bounds.versions, bounds.warm_up),
             series=bounds.warm_up * len(bounds.versions),
             calls=[Call() for _ in range(bounds.calls)],
-            warm_up=bounds.warm_up if bounds.warm_up_after is None else bounds.warm_up_after,
+            warm_up=bounds.warm_up_after,
         )
         self.ledger = Ledger(
             slots=bounds.calls, rule=bounds.rule, provable=bounds.provable, settle_s=1, on_fall=bounds.on_fall
         )
         self.readers: list[Reader | None] = [None] * bounds.readers
         self.left = Left(bounds.restarts, bounds.reloads, bounds.version_changes, bounds.foreign, bounds.releases)
-        self.last_life = self.last_process = 0
-        self.wrong_release = False
-        self.verdict: Verdict | None = None
+        self.last = (0, 0, 0)
+        self.tainted: str | None = None
         self.excuses: set[str] = set()
         self.seen: set[str] = set()
+
+    def do(self, event: Event) -> None:
+        """Makes an event happen.
+
+        Raises:
+            BrokenRuleError: the ledger did what it must never do.
+        """
+        _EVENTS[event[0]](self, *event[1:])
+        judge.check_states(self)
 
     # What can happen
 
@@ -142,47 +169,70 @@ class World:
         for index, call in enumerate(self.backend.calls):
             if call.stage == NEW:
                 if not (self.bounds.disciplined and self.ledger.wants_baseline(self.now)):
-                    events += [("send", index, stamped) for stamped in self.bounds.stamps]
-                break  # calls are alike: the next one to be sent is the first that was not
+                    self._send_events(index, events)
+                break  # calls are alike: the first that was not sent is the next
             self._call_events(index, call, events)
-        for index, reader in enumerate(self.readers):
-            if reader is None:
-                events.append(("begin", index))
-                continue
-            if reader.stats is None:
-                events += [("sample", index, known) for known in self.bounds.boots]
-            if self.bounds.split and reader.series is None:
-                events.append(("sample metrics", index))
-            if reader.stats is not None and (reader.series is not None or not self.bounds.split):
-                events.append(("apply", index))
+        self._reader_events(events)
         self._backend_events(events)
         return events
 
-    def _call_events(self, index: int, call: Call, events: list[Event]) -> None:
+    def _send_events(self, index: int, events: list[Event]) -> None:
         bounds = self.bounds
+        for stamped in bounds.stamps:
+            if bounds.slow_send:
+                events.append(("send", index, stamped))
+            elif bounds.slow_entry:
+                events.append(("send and deliver", index, stamped))
+            else:
+                events += [("send and deliver", index, stamped, version) for version in self.backend.counts]
+            if bounds.delivery_lost:
+                events.append(("send and drop", index, stamped))
+
+    def _call_events(self, index: int, call: Call, events: list[Event]) -> None:
+        bounds, versions = self.bounds, self.backend.counts
         if call.stage == SENT:
-            events.append(("deliver", index))
-            if bounds.delivery_lost and call.link == UP:
-                events.append(("deliver, dropped", index))
+            if bounds.slow_entry or call.link == DEAD:
+                events.append(("deliver", index))
+            else:
+                events += [("deliver", index, version) for version in versions]
             if bounds.undelivered or call.link == DEAD:
                 events.append(("cut", index))
             return
         if call.stage == FLIGHT:
-            events += [("enter", index, version) for version in self.backend.counts]
+            events += [("enter", index, version) for version in versions]
         elif call.stage == RUNS:
-            events += [("end", index, outcome) for outcome in bounds.outcomes]
+            for outcome in bounds.outcomes:
+                if OUTCOMES[outcome].adds:
+                    events.append(("end", index, outcome))
+                if call.link == UP:
+                    events.append(("end and answer", index, outcome))
         elif call.stage == ENDED:
             events.append(("count", index))
-        if call.link in (UP, DEAD):
-            if call.stage == COUNTED or (call.link == UP and (call.stage == ENDED or (call.stage == NEVER and call.most >= 0))):
+        if call.link in {UP, DEAD}:
+            if call.stage == COUNTED or (call.link == UP and call.stage == ENDED):
                 events.append(("answer", index))
             events.append(("break", index))
-            claim = self.ledger.claims[index + 1]
-            if bounds.callers_leave and claim.state is ClaimState.RUNNING:
+            if bounds.callers_leave and self.ledger.claims[index + 1].state is ClaimState.RUNNING:
                 events.append(("caller leaves", index))
         elif call.link == CLOSED and self.left.releases and index + 1 in self.ledger.claims:
             if not (bounds.honest_releases and call.executes):
                 events.append(("release", index))
+
+    def _reader_events(self, events: list[Event]) -> None:
+        bounds = self.bounds
+        for index, reader in enumerate(self.readers):
+            if reader is None:
+                if bounds.slow_begin:
+                    events.append(("begin", index))
+                else:
+                    events += [("begin and sample", index, known) for known in bounds.boots]
+                continue
+            if reader.stats is None:
+                events += [("sample", index, known) for known in bounds.boots]
+            if bounds.split and reader.series is None:
+                events.append(("sample metrics", index))
+            if reader.stats is not None and (reader.series is not None or not bounds.split):
+                events.append(("apply", index))
 
     def _backend_events(self, events: list[Event]) -> None:
         left, backend = self.left, self.backend
@@ -191,55 +241,213 @@ class World:
         if left.reloads:
             for version in backend.counts:
                 events.append(("reload", version))
-                if self.bounds.series_reset and not any(
-                    call.stage in (RUNS, ENDED) and call.load in (OLD, version) for call in backend.calls
-                ):
+                if self.bounds.series_reset and not backend.busy:
                     events.append(("reload, metrics reset", version))
         if left.version_changes:
-            events += [("remove version", version) for version in backend.counts if len(backend.counts) > 1]
+            if len(backend.counts) > 1:
+                events += [("remove version", version) for version in backend.counts]
             if "9" not in backend.counts:
                 events.append(("add version", "9"))
         if left.foreign:
             events.append(("foreign call counted",))
-        if not self.bounds.lag_is_short or self._settled():
+        waits = any(
+            call.stage == FLIGHT or (call.stage == ENDED and call.link == ANSWERED) for call in backend.calls
+        )
+        if not (waits and self.bounds.lag_is_short):
             events.append(("tick",))
 
-    def _settled(self) -> bool:
-        return not any(
-            call.stage == FLIGHT or (call.stage == ENDED and call.link == ANSWERED) for call in self.backend.calls
+    # What the ledger's driver does
+
+    def send(self, index: int, stamped: bool) -> None:
+        """A call takes a credit and begins to leave."""
+        claim_id = self.ledger.open(0)
+        assert claim_id == index + 1, "calls are sent in order"
+        self.ledger.dispatch(claim_id, self.backend.boot if stamped else None)
+        self.backend.calls[index] = Call(SENT, UP)
+
+    def deliver(self, index: int, version: str = OLD) -> None:
+        """The last byte left; without a version the call is not in a load yet."""
+        self.ledger.delivered(index + 1, self.now)
+        call = self.backend.calls[index]
+        call.stage, call.load = (NEVER if call.link == DEAD else RUNS if version else FLIGHT), version
+
+    def send_and_deliver(self, index: int, stamped: bool, version: str = OLD) -> None:
+        """Both at once."""
+        self.send(index, stamped)
+        self.deliver(index, version)
+
+    def send_and_drop(self, index: int, stamped: bool) -> None:
+        """The last byte left, and the server loses the call and its connection."""
+        self.send_and_deliver(index, stamped)
+        call = self.backend.calls[index]
+        call.stage, call.link = NEVER, DEAD
+
+    def cut(self, index: int) -> None:
+        """The connection is gone before the last byte left."""
+        assert self.ledger.lost(index + 1), "E3: what was not delivered ends at once"
+        call = self.backend.calls[index]
+        call.stage, call.link = NEVER, CLOSED
+
+    def answer(self, index: int) -> None:
+        """The answer arrives; the counter may lag it."""
+        call = self.backend.calls[index]
+        self.ledger.answered(index + 1, self.now, least=call.least, most=call.most)
+        call.link = ANSWERED
+
+    def lose(self, index: int) -> None:
+        """The connection is found to be gone without an answer."""
+        assert not self.ledger.lost(index + 1), "a delivered call does not end by its connection's end"
+        self.backend.calls[index].link = CLOSED
+
+    def leave(self, index: int) -> None:
+        """The caller leaves."""
+        self.ledger.caller_left(index + 1)
+
+    def release(self, index: int) -> None:
+        """An operator releases a claim, rightly or wrongly."""
+        self.ledger.release(index + 1)
+        self.left.releases -= 1
+        if self.backend.calls[index].executes:
+            self.tainted = judge.WRONG_RELEASE
+
+    def begin(self, index: int) -> None:
+        """A reading is asked for."""
+        self.readers[index] = Reader(self.ledger.begin_reading(self.now))
+
+    def sample(self, index: int, known: bool) -> None:
+        """The backend answers a reading."""
+        reader, backend = self.readers[index], self.backend
+        assert reader is not None
+        reader.stats = judge.Sample(
+            sum(backend.counts.values()),
+            frozenset(backend.counts),
+            backend.boot if known else None,
+            backend.life,
+            backend.process,
         )
+        if self.bounds.metrics and not self.bounds.split:
+            reader.series = backend.series
 
-    # What it does
+    def begin_and_sample(self, index: int, known: bool) -> None:
+        """Both at once."""
+        self.begin(index)
+        self.sample(index, known)
 
-    def do(self, event: Event) -> None:
-        """Makes an event happen.
+    def sample_metrics(self, index: int) -> None:
+        """The backend's metrics answer a reading."""
+        reader = self.readers[index]
+        assert reader is not None
+        reader.series = self.backend.series
 
-        Raises:
-            BrokenRuleError: the ledger broke a rule by it.
-        """
-        self.verdict = None
-        name, *args = event
-        {
-            "send": self._send,
-            "deliver": self._deliver,
-            "deliver, dropped": self._deliver_dropped,
-            "cut": self._cut,
-            "enter": self._enter,
-            "end": self._end,
-            "count": self._count,
-            "answer": self._answer,
-            "break": self._break,
-            "caller leaves": self._caller_leaves,
-            "release": self._release,
-            "begin": self._begin,
-            "sample": self._sample,
-            "sample metrics": self._sample_metrics,
-            "apply": self._apply,
-            "restart": self._restart,
-            "reload": self._reload,
-            "reload, metrics reset": self._reload_reset,
-            "remove version": self._remove_version,
-            "add version": self._add_version,
-            "foreign call counted": self._foreign,
-            "tick": self._tick,
-        }[name](*args)
+    def apply(self, index: int) -> None:
+        """The reading arrives."""
+        reader = self.readers[index]
+        assert reader is not None
+        assert reader.stats is not None
+        self.readers[index] = None
+        before = judge.Before(self)
+        reading = Reading(
+            model=Counts(0, reader.stats.value),
+            versions=reader.stats.versions,
+            process=None if reader.series is None else Counts(0, reader.series),
+            boot=reader.stats.boot,
+        )
+        verdict = self.ledger.apply(reader.ticket, reading)
+        judge.check_verdict(self, before, reader.stats, verdict)
+
+    # What the backend does
+
+    def enter(self, index: int, version: str) -> None:
+        """A delivered call enters a load."""
+        call = self.backend.calls[index]
+        call.stage, call.load = RUNS, version
+
+    def end(self, index: int, outcome: str) -> None:
+        """The work is over and is counted, or one step of it is."""
+        self._end(index, outcome)
+        self.count(index)
+
+    def end_and_answer(self, index: int, outcome: str) -> None:
+        """The work is over and the answer arrives before anything is counted."""
+        self._end(index, outcome)
+        self.answer(index)
+
+    def _end(self, index: int, outcome: str) -> None:
+        call = self.backend.calls[index]
+        call.due, call.least, call.most = OUTCOMES[outcome]
+        call.stage = ENDED if call.due else NEVER
+
+    def count(self, index: int) -> None:
+        """The end is counted, or the next step of it."""
+        self.backend.count(self.backend.calls[index])
+
+    def restart(self) -> None:
+        """The process dies, the next one answers."""
+        self.left.restarts -= 1
+        self.backend.restart()
+
+    def reload(self, version: str) -> None:
+        """The model is loaded anew; what its old load executes runs on."""
+        self.left.reloads -= 1
+        self.backend.reload(version, self.bounds.warm_up_after)
+
+    def reload_reset(self, version: str) -> None:
+        """The same with nothing in flight, and the process's own series begins anew."""
+        self.reload(version)
+        self.backend.series = 0
+
+    def remove_version(self, version: str) -> None:
+        """A version is unloaded; what it executes runs on."""
+        self.left.version_changes -= 1
+        self.backend.remove(version)
+
+    def add_version(self, version: str) -> None:
+        """A version is loaded beside the others."""
+        self.left.version_changes -= 1
+        self.backend.add(version)
+
+    def foreign(self) -> None:
+        """A call of somebody else ends and is counted."""
+        self.left.foreign -= 1
+        version = next(iter(self.backend.counts))
+        self.backend.counts[version] += 1
+        self.backend.series += 1
+
+    def tick(self) -> None:
+        """A settle time passes."""
+        self.now += 1
+
+
+_EVENTS = {
+    "send": World.send,
+    "deliver": World.deliver,
+    "send and deliver": World.send_and_deliver,
+    "send and drop": World.send_and_drop,
+    "cut": World.cut,
+    "answer": World.answer,
+    "break": World.lose,
+    "caller leaves": World.leave,
+    "release": World.release,
+    "begin": World.begin,
+    "sample": World.sample,
+    "begin and sample": World.begin_and_sample,
+    "sample metrics": World.sample_metrics,
+    "apply": World.apply,
+    "enter": World.enter,
+    "end": World.end,
+    "end and answer": World.end_and_answer,
+    "count": World.count,
+    "restart": World.restart,
+    "reload": World.reload,
+    "reload, metrics reset": World.reload_reset,
+    "remove version": World.remove_version,
+    "add version": World.add_version,
+    "foreign call counted": World.foreign,
+    "tick": World.tick,
+}
+
+OF_A_CALL = frozenset(_EVENTS) - {
+    *("begin", "sample", "begin and sample", "sample metrics", "apply"),
+    *("restart", "reload", "reload, metrics reset", "remove version", "add version", "foreign call counted", "tick"),
+}
+"""The events whose first argument is the index of a call."""

@@ -1,0 +1,42 @@
+"""The governor's HTTP surface, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .auth import Gate
+from .context import GovernorApp
+from .errors import install_error_handlers
+from .guard import Guard
+from .inference import Inference
+from .routes import BLUEPRINTS
+
+if TYPE_CHECKING:
+    from governor.service import Governor
+
+_SPARE_S = 5.0
+
+
+def create_app(governor: Governor) -> GovernorApp:
+    """The ASGI application of a governor. It owns no task: whoever runs the governor decides how long it lives.
+
+    From the outside in: the guard bounds each request, the gate lets in who may come, inference passes to the
+    backends, and Quart has the other routes.
+    """
+    app = GovernorApp(governor)
+    app.url_map.merge_slashes = False  # a path that is no route is a 404, never a redirect
+    # The guard bounds bodies, the server their pace; Quart's own limits would only answer in other words.
+    app.config["MAX_CONTENT_LENGTH"] = None
+    app.config["BODY_TIMEOUT"] = None
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)
+    install_error_handlers(app)
+    config = governor.config
+    inside = Gate(Inference(app.asgi_app, governor), config)
+    app.asgi_app = Guard(  # type: ignore[method-assign]  # Quart's documented way to wrap it
+        inside,
+        max_body_bytes=config.limits.max_body_bytes,
+        max_in_flight=config.server.max_in_flight,
+        final_send_timeout_s=config.server.send_timeout_ms / 1000 + _SPARE_S,
+    )
+    return app

@@ -1,0 +1,125 @@
+"""The gate in front of every route: is the request for us, from a page of ours, and by someone who may?
+
+It is an ASGI layer and refuses by default, so a route that is added later is behind the token without being told.
+The order is the protocol's: target, Host, Origin, token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
+
+from governor.config.crosscheck import is_loopback
+from governor.errors import InvalidRequestError
+
+from .errors import ForeignOriginError, InvalidHostError, UnauthorizedError, send_error
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+    from governor.config import Config
+    from governor.errors import GovernorError
+
+OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz"})
+"""Served without a token: they show nothing that a token protects, and probes have none."""
+METRICS_PATH: Final = "/metrics"
+
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_BEARER = re.compile(rb"[ \t]*bearer[ \t]+(\S+)[ \t]*", re.IGNORECASE)
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class Gate:
+    """Lets through what may pass, and answers the rest itself.
+
+    - A target with a broken percent-encoding gets 400.
+    - On a loopback bind, a `Host` other than a loopback name at the server's own port gets 403: a web page whose
+      name was rebound to 127.0.0.1 sends its own name. On other binds the token protects.
+    - An `Origin` other than the server's own gets 403.
+    - With `tokens.api` set, a request without that bearer token gets 401; one answer for every reason.
+
+    Args:
+        app: what is behind the gate.
+        config: `server.host` tells the bind, also under a server that was bound by somebody else.
+    """
+
+    def __init__(self, app: ASGIFramework, config: Config) -> None:
+        self._app = app
+        self._loopback = is_loopback(config.server.host)
+        self._names = (*_LOOPBACK_NAMES, _bracketed(config.server.host).lower())
+        self._token = _digest(config.tokens.api.encode()) if config.tokens.api is not None else None
+        self._open = OPEN_PATHS | ({METRICS_PATH} if config.tokens.metrics_public else frozenset())
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Serves one ASGI scope; anything but HTTP passes."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await send_error(send, refusal)
+
+    def _refusal(self, scope: HTTPScope) -> GovernorError | None:
+        if _is_malformed(scope["raw_path"]):
+            return InvalidRequestError("Malformed URL encoding", code="invalid_request")
+        own = self._own_authorities(scope)
+        if self._loopback and own is not None:
+            hosts = _values(scope, b"host")
+            if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in own:
+                return InvalidHostError()
+        for origin in _values(scope, b"origin"):
+            if not self._is_own_origin(origin.decode("latin-1").lower(), own):
+                return ForeignOriginError()
+        if self._token is not None and scope["path"] not in self._open and not self._has_token(scope):
+            return UnauthorizedError()
+        return None
+
+    def _own_authorities(self, scope: HTTPScope) -> frozenset[str] | None:
+        """How this server is named at the port the request came in on; None where that is not known."""
+        server = scope["server"]
+        if server is None or server[1] is None:
+            return None
+        port = server[1]
+        named = {f"{name}:{port}" for name in self._names}
+        if port == _DEFAULT_PORTS.get(scope["scheme"]):
+            named.update(self._names)
+        return frozenset(named)
+
+    @staticmethod
+    def _is_own_origin(origin: str, own: frozenset[str] | None) -> bool:
+        scheme, separator, authority = origin.partition("://")
+        return bool(separator) and scheme in _DEFAULT_PORTS and own is not None and authority in own
+
+    def _has_token(self, scope: HTTPScope) -> bool:
+        given = _values(scope, b"authorization")
+        match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+        # The digests have one length, so that not even the length of the token shows in the time.
+        offered = _digest(match[1] if match is not None else b"")
+        return self._token is not None and hmac.compare_digest(offered, self._token) and match is not None
+
+
+def _values(scope: HTTPScope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_malformed(raw_path: bytes) -> bool:
+    if b"%" not in raw_path:
+        return False
+    if _BAD_ESCAPE.search(raw_path):
+        return True
+    try:
+        unquote_to_bytes(raw_path).decode()
+    except UnicodeDecodeError:
+        return True
+    return False

@@ -1,0 +1,225 @@
+"""`/v2/models/...` inference, passed through to Triton under a slot credit (A6).
+
+A plain ASGI callable in front of the Quart application (D7): this is the hot path. Bodies pass unchanged, byte for
+byte, in both directions; of the header fields only those named here do. Errors of the governor look like Triton's
+own, `{"error": ...}`, with a `code` beside.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from governor.errors import BackendTimeoutError, CreditWaitTimeoutError, GovernorError
+from governor.identity import CallRequest, CallState
+from governor.triton.outcomes import CallKind
+from governor.triton.wire import WireRequest, model_path
+
+from .errors import WrongMethodError, send_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeVar
+
+    from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+    from governor.identity import Call, Head
+    from governor.service import Governor
+    from governor.turn import ServedModel
+
+    T = TypeVar("T")
+
+_TARGET = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/(infer|generate|generate_stream)")
+_TO_BACKEND: Final = frozenset(
+    {
+        b"accept",
+        b"accept-encoding",
+        b"content-encoding",
+        b"content-type",
+        b"endpoint-load-metrics-format",
+        b"inference-header-content-length",
+        b"traceparent",
+        b"tracestate",
+        b"x-request-id",
+    }
+)
+_TO_CALLER: Final = frozenset(
+    {
+        "cache-control",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "endpoint-load-metrics",
+        "inference-header-content-length",
+    }
+)
+WHOLE_BODY_BYTES: Final = 64 * 1024
+"""An answer of at most this length is sent in one piece once it is complete; anything else as it arrives."""
+
+
+class Inference:
+    """ASGI middleware that answers `infer`, `generate` and `generate_stream` itself.
+
+    Args:
+        app: everything else.
+        governor: whose models are called.
+    """
+
+    def __init__(self, app: ASGIFramework, governor: Governor) -> None:
+        self._app = app
+        self._governor = governor
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Serves one ASGI scope."""
+        match = _TARGET.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if match is None or scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["method"] != "POST":
+            await send_error(send, WrongMethodError(scope["method"], ["POST"]))
+            return
+        body = await _whole_body(receive)
+        if body is None:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+            await self._answer(scope, match, body, send)
+            nursery.cancel_scope.cancel()
+
+    async def _answer(
+        self, scope: HTTPScope, match: re.Match[str], body: bytes, send: ASGISendCallable
+    ) -> None:
+        try:
+            served = self._governor.model(match[1])
+            request = self._request(scope, served, match[2], CallKind(match[3]), body)
+            call = served.identity.submit(request, key=_fairness_key(scope))
+        except GovernorError as error:
+            await send_error(send, error)
+            return
+        try:
+            await _Relay(self._governor, served, call, send).run()
+        finally:
+            call.abandon()
+
+    def _request(
+        self, scope: HTTPScope, served: ServedModel, version: str | None, kind: CallKind, body: bytes
+    ) -> CallRequest:
+        config = served.config
+        path = model_path(config.triton_model, version or config.triton_version, kind.value)
+        if scope["query_string"]:
+            path += "?" + scope["query_string"].decode("latin-1")
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in scope["headers"]
+            if name in _TO_BACKEND
+        )
+        return CallRequest(
+            wire=WireRequest(method="POST", path=path, headers=headers, body=body),
+            kind=kind,
+            max_answer_bytes=self._governor.config.limits.max_answer_bytes,
+            disconnect_on_abandon=config.on_abandon == "disconnect",
+        )
+
+
+class _Relay:
+    """Hands one call's answer to its caller."""
+
+    def __init__(self, governor: Governor, served: ServedModel, call: Call, send: ASGISendCallable) -> None:
+        self._wait_ms = governor.config.limits.max_credit_wait_ms
+        self._model = served.config.name
+        self._timeout_ms = served.config.timeout_ms
+        self._call = call
+        self._send = send
+        self._deadline = math.inf
+        self._sent: Head | None = None
+
+    async def run(self) -> None:
+        """Waits for a credit, then for the answer, and sends it or what went wrong."""
+        try:
+            await self._get_credit()
+            if self._timeout_ms is not None:
+                self._deadline = trio.current_time() + self._timeout_ms / 1000
+            await self._pass_on(await self._in_time(self._call.head))
+        except GovernorError as error:
+            await self._fail(error)
+
+    async def _get_credit(self) -> None:
+        with trio.move_on_after(self._wait_ms / 1000):
+            await self._call.started()
+        if self._call.state is CallState.WAITING:
+            raise CreditWaitTimeoutError(self._model, self._wait_ms)
+
+    async def _in_time(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Bounds what the backend may take; the time in which a slow caller takes the answer is not counted."""
+        with trio.move_on_at(self._deadline):
+            return await wait()
+        assert self._timeout_ms is not None
+        raise BackendTimeoutError(self._model, self._timeout_ms)
+
+    async def _pass_on(self, head: Head) -> None:
+        length = _field(head, "content-length")
+        if length is not None and int(length) <= WHOLE_BODY_BYTES:
+            body = await self._in_time(self._call.body)
+            await self._send_head(head)
+            await self._send_body(body, more=False)
+            return
+        await self._send_head(head)
+        while (chunk := await self._in_time(self._call.next_chunk)) is not None:
+            await self._send_body(chunk, more=True)
+        await self._send_body(b"", more=False)
+
+    async def _send_head(self, head: Head) -> None:
+        headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in head.headers
+            if name.lower() in _TO_CALLER
+        ]
+        self._sent = head
+        await self._send({"type": "http.response.start", "status": head.status, "headers": headers})
+
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _fail(self, error: GovernorError) -> None:
+        if self._sent is None:
+            await send_error(self._send, error)
+        elif (_field(self._sent, "content-type") or "").startswith("text/event-stream"):
+            # Triton reports an error in mid-stream as a last event. The line breaks end an event cut in two.
+            frame = f"\n\ndata: {json.dumps(error.body())}\n\n".encode()
+            await self._send_body(frame, more=False)
+        # Else the answer stays without its end: the server closes the connection, and the caller sees the cut.
+
+
+async def _whole_body(receive: ASGIReceiveCallable) -> bytes | None:
+    """The request's body, its size bounded by the guard; None when the client left before its end."""
+    pieces: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+async def _cancel_when_gone(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _fairness_key(scope: HTTPScope) -> str:
+    """Callers of one address share one turn in the queue for credits; each session has its own (A6).
+
+    There is one API token for all, so it tells no callers apart, and what nobody checks would let a caller be many.
+    """
+    client = scope["client"]
+    return f"address {client[0] if client is not None else 'unknown'}"
+
+
+def _field(head: Head, name: str) -> str | None:
+    return next((value for key, value in head.headers if key.lower() == name), None)

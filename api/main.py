@@ -1,0 +1,158 @@
+"""`governor serve`: the governor and its HTTP server in one process, from the first lock to a bounded end (D12).
+
+    outer nursery
+    ├── signals    the first SIGTERM or SIGINT begins the stop, the second ends the process at once
+    ├── governor   owns every backend call, session and watcher
+    └── server     the HTTP surface
+
+The stop, whoever begins it: the governor drains (terminal events are out, streams end), the server stops accepting and
+lets requests end within the grace, then the governor's nursery is cancelled. A governor that fails begins the stop as
+well, and its failure is raised at the end: no server goes on answering over a dead governor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from governor.errors import GovernorError
+from governor.service import Governor
+
+from .app import create_app
+from .ownership import owned_identities
+from .serving import ServeOptions, serve_http
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hypercorn.typing import ASGIFramework
+
+    from governor.config import Config
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class GovernorFailedError(GovernorError):
+    """The governor broke down; its cause says why. The process must end with it."""
+
+    code = "governor_failed"
+
+
+async def serve(
+    config: Config, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Runs until a signal asks for the end, and returns when everything has ended. Must run in the main thread.
+
+    Args:
+        config: a valid configuration.
+        task_status: `started` with the URLs that are served, once they are.
+
+    Raises:
+        IdentityOwnedError, OwnershipError: another process governs one of the models, or nobody can tell.
+        ListenError, ApplicationFailedError: as `serve_http`.
+        GovernorFailedError: the governor broke down.
+    """
+    with owned_identities(config):
+        await _Service(config).run(task_status)
+
+
+def serve_options(config: Config) -> ServeOptions:
+    """The part of a configuration that the HTTP server needs."""
+    server = config.server
+    return ServeOptions(
+        host=server.host,
+        port=server.port,
+        max_connections=server.max_connections,
+        keep_alive_timeout_s=server.keep_alive_timeout_ms / 1000,
+        graceful_timeout_s=server.graceful_timeout_ms / 1000,
+        send_timeout_s=server.send_timeout_ms / 1000,
+    )
+
+
+class _Service:
+    """The three tasks and what they tell each other."""
+
+    def __init__(self, config: Config) -> None:
+        self._options = serve_options(config)
+        self._governor = Governor(config)
+        self._app: ASGIFramework = create_app(self._governor)
+        self._governing = trio.Event()
+        self._stop = trio.Event()
+        self._failure: Exception | None = None
+
+    async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        refused: GovernorError | None = None
+        with trio.open_signal_receiver(*_SIGNALS) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._obey, signals)
+                nursery.start_soon(self._govern)
+                await self._governing.wait()
+                try:
+                    if self._failure is None:
+                        announcement = _Announcement(task_status)
+                        await serve_http(
+                            self._app, self._options, shutdown=self._stop, task_status=announcement
+                        )
+                except GovernorError as error:
+                    refused = error
+                self._say_what_goes_on()
+                nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise GovernorFailedError(f"The governor broke down: {self._failure!r}") from self._failure
+        if refused is not None:
+            raise refused
+
+    async def _obey(self, signals: AsyncIterator[int]) -> None:
+        stopping = False
+        async for number in signals:
+            if stopping:
+                _log.error("stopped_at_once", signal=signal.Signals(number).name)
+                os._exit(128 + number)  # asked for twice: nothing may delay it, and the kernel cleans up
+            stopping = True
+            _log.info("stopping", signal=signal.Signals(number).name)
+            self._begin_stop()
+
+    async def _govern(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._governor.run)
+                self._governing.set()
+        except* Exception as failure:  # noqa: BLE001  # whatever it was, it is raised again once the server has stopped
+            self._failure = failure
+            _log.exception("governor_failed")
+        self._governing.set()
+        self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        """Terminal events first, so that they are on their way before the server's grace begins."""
+        self._governor.drain()
+        self._stop.set()
+
+    def _say_what_goes_on(self) -> None:
+        """A call that executes beyond the end is nobody's: the next governor must not take its slot for free."""
+        for identity in self._governor.statistics().identities:
+            held = identity.ledger.slots - identity.ledger.free
+            if held:
+                _log.warning(
+                    "calls_outlive_governor",
+                    identity=str(identity.key),
+                    slots=held,
+                    advice="they may go on in the backend; a governor that starts now does not know of them",
+                )
+
+
+class _Announcement:
+    """Says that requests are served, to the log and to whoever started the service."""
+
+    def __init__(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        self._task_status = task_status
+
+    def started(self, value: list[str] | None = None) -> None:
+        _log.info("serving", urls=value, pid=os.getpid())
+        self._task_status.started(value or [])

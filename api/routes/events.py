@@ -1,0 +1,49 @@
+"""The event stream of a session."""
+
+from __future__ import annotations
+
+import uuid
+
+from quart import Blueprint, Response, request
+
+from governor.core.events import SubscribersFullError
+
+from ..context import this_app
+from ..errors import SubscriberLimitError
+from ..guard import after_response
+from ..sse import EventBody
+from ..wire import decode_cursor, decode_epoch, decode_max_queued
+
+blueprint = Blueprint("events", __name__)
+
+
+@blueprint.get("/session/<session_id>/events")
+async def events(session_id: str) -> Response:
+    """Everything after `Last-Event-ID` that is kept, then everything that happens (A5)."""
+    governor = this_app().governor
+    limits = governor.config.limits
+    session = governor.session(session_id)
+    max_frames = decode_max_queued(request.args.getlist("maxQueued"))
+    head = {
+        "Content-Type": "text/event-stream",
+        "Cache-Control": "no-cache, no-transform",
+        "Connection": "keep-alive",
+        "X-Accel-Buffering": "no",
+        "X-Qwen-Event-Epoch": session.log.epoch,
+        "X-Qwen-SSE-Stream-Id": str(uuid.uuid4()),
+    }
+    if request.method == "HEAD":
+        return Response("", headers=head)
+    try:
+        stream = session.subscribe(
+            after_id=decode_cursor(request.headers.get("Last-Event-ID")),
+            epoch=decode_epoch(request.headers.get("X-Qwen-Event-Epoch")),
+            max_frames=max_frames,
+        )
+    except SubscribersFullError:
+        raise SubscriberLimitError(limits.max_subscribers_per_session) from None
+    # The body closes the stream as well, but is not even begun for a client that is gone by now.
+    after_response(request.scope, stream.close)
+    response = Response(EventBody(stream, heartbeat_s=limits.heartbeat_interval_ms / 1000), headers=head)
+    response.timeout = None
+    return response

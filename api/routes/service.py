@@ -1,0 +1,124 @@
+"""What the governor says about itself: health, readiness, capabilities, metrics, and Triton's own readiness routes."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from quart import Blueprint, Response
+
+from governor.errors import BackendUnavailableError
+
+from ..context import this_app
+from ..errors import error_response, json_response
+from ..health import readiness
+from ..wire import WORKSPACE_CWD
+
+if TYPE_CHECKING:
+    from governor.config import Config
+    from governor.errors import JsonValue
+
+blueprint = Blueprint("service", __name__)
+
+_FEATURES = (
+    "health",
+    "capabilities",
+    "session_create",
+    "session_id_override",
+    "session_scope_override",
+    "session_prompt",
+    "non_blocking_prompt",
+    "session_cancel",
+    "session_events",
+    "session_close",
+    "slow_client_warning",
+    "typed_event_schema",
+    "client_identity",
+)
+
+
+@blueprint.get("/health")
+async def health() -> Response:
+    """The process answers."""
+    return json_response({"status": "ok"})
+
+
+@blueprint.get("/healthz")
+async def alive() -> Response:
+    """The same for orchestrators: never red for a backend's fault, so that none restarts the governor for it."""
+    return json_response({"status": "ok"})
+
+
+@blueprint.get("/readyz")
+async def ready() -> Response:
+    """See `readiness`."""
+    is_ready, body = readiness(this_app().governor)
+    return json_response(body, 200 if is_ready else 503)
+
+
+@blueprint.get("/metrics")
+async def metrics() -> Response:
+    """See `GovernorCollector`."""
+    return Response(this_app().collector.exposition(), content_type=CONTENT_TYPE_LATEST)
+
+
+@blueprint.get("/capabilities")
+async def capabilities() -> Response:
+    """What a client may rely on (A3)."""
+    config = this_app().governor.config
+    services: list[JsonValue] = [{"id": model.name, "kind": model.kind} for model in config.models]
+    return json_response(
+        {
+            "v": 1,
+            "protocolVersions": {"current": "v1", "supported": ["v1"]},
+            "governorVersion": version("triton-governor"),
+            "mode": "http-bridge",
+            "features": _features(config),
+            "modelServices": services,
+            "workspaceCwd": WORKSPACE_CWD,
+            "transports": ["rest"],
+            "limits": {
+                "maxPendingPromptsPerSession": config.limits.max_pending_prompts_per_session,
+                "maxTotalSessions": config.limits.max_sessions,
+                "maxPromptBytes": config.limits.max_prompt_bytes,
+                "promptDeadlineMs": config.limits.prompt_deadline_ms,
+            },
+        }
+    )
+
+
+def _features(config: Config) -> list[JsonValue]:
+    features: list[JsonValue] = [*_FEATURES]
+    if config.tokens.api is not None:
+        features.append("require_auth")
+    if config.limits.prompt_deadline_ms is not None:
+        features.append("prompt_absolute_deadline")
+    return features
+
+
+@blueprint.get("/v2/health/live")
+async def v2_live() -> Response:
+    """Triton's liveness route, answered by the governor for itself."""
+    return Response("", status=200)
+
+
+@blueprint.get("/v2/health/ready")
+async def v2_ready() -> Response:
+    """Triton's readiness route: as `/readyz`."""
+    is_ready, body = readiness(this_app().governor)
+    if is_ready:
+        return Response("", status=200)
+    return json_response(
+        {"error": "no model can be used; GET /readyz says why", "code": "not_ready", **body}, 503
+    )
+
+
+@blueprint.get("/v2/models/<model>/ready")
+@blueprint.get("/v2/models/<model>/versions/<model_version>/ready")
+async def v2_model_ready(model: str, model_version: str | None = None) -> Response:  # noqa: ARG001  # see below
+    """Triton's readiness route of a model, from the last health check; which version is loaded is not looked at."""
+    problem = this_app().governor.model(model).problem()
+    if problem is None:
+        return Response("", status=200)
+    return error_response(BackendUnavailableError(problem))

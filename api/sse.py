@@ -1,0 +1,57 @@
+"""A session's events as the body of a response (A5, D13).
+
+The body is an object with a synchronous end, not a generator: no nursery and no cancel scope is left open between two
+frames, so a client may leave at any moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+from quart.wrappers.response import ResponseBody
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from governor.session import EventStream
+
+GREETING: Final = b"retry: 3000\n\n"
+HEARTBEAT: Final = b": heartbeat\n\n"
+
+
+class EventBody(ResponseBody):
+    """The frames of one subscriber, from the greeting to the end of its session or to its eviction.
+
+    Args:
+        stream: the subscription. It is closed when the body ends, in whatever way.
+        heartbeat_s: after so many seconds without an event a comment is sent, so that nobody between the two
+            takes the connection for dead, and a client that is gone is noticed.
+    """
+
+    def __init__(self, stream: EventStream, *, heartbeat_s: float) -> None:
+        self._stream = stream
+        self._heartbeat_s = heartbeat_s
+        self._greeted = False
+
+    async def __aenter__(self) -> EventBody:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def __aiter__(self) -> EventBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._greeted:
+            self._greeted = True
+            return GREETING
+        with trio.move_on_after(self._heartbeat_s):
+            frame = await self._stream.next_frame()
+            if frame is None:
+                raise StopAsyncIteration
+            return frame.data
+        return HEARTBEAT
