@@ -67,15 +67,15 @@ $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found; install one or set PYTHON=/path/to/python"; exit 1; }
 	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
-	@# --group needs pip 25.1
+	@# --group needs pip 25.1; -qq hides setuptools' advice about editable installs, errors still show
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 
 $(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing the governor into $(VENV)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing the governor and its tools into $(VENV)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e . --group dev
 	@touch $@ $(VENV)/.run-ready

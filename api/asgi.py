@@ -1,23 +1,27 @@
 """The governor under a plain ASGI server: `GOVERNOR_CONFIG=governor.toml hypercorn -k trio api.asgi:app`.
 
-`governor serve` is the better way: it ends event streams in good order. Under a server of somebody else's
+`governor serve` is the simpler way. Under a server of somebody else's
 
 - the server's own options say where to listen and how long to wait at the end; `server.host` must still say how the
   bind is reached, as it decides about tokens and the Host gate;
 - the governor lives in a nursery around the application's lifespan, none of Quart's. When it breaks down, every
   request gets 503, sessions get their terminal events, and then the lifespan reports its own failure, which ends
   hypercorn's worker. (Hypercorn 0.18 exits with 0 all the same: let a supervisor restart it always.)
-- a shutdown reaches the application only after the server's grace: streams that are open by then are cut.
+- hypercorn tells an application of a shutdown only after its grace, when open event streams have been cut. So the
+  worker's own event is listened to here, and the governor drains as soon as the shutdown begins. Signals must go to
+  hypercorn's parent process alone (systemd: `KillMode=mixed`): a worker that gets one dies of it.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 import trio
+from hypercorn.trio import run as trio_worker
+from hypercorn.trio.worker_context import WorkerContext
 
 from governor.config import load_config
 from governor.errors import ConfigError, GovernorError
@@ -50,6 +54,20 @@ CONFIG_VARIABLE: Final = "GOVERNOR_CONFIG"
 _FAREWELL_S: Final = 1.0
 
 
+class _Worker(WorkerContext):
+    """The context of hypercorn's worker, within reach of the application that it serves.
+
+    Attributes:
+        current: of this process; None under another server.
+    """
+
+    current: ClassVar[_Worker | None] = None
+
+    def __init__(self, max_requests: int | None) -> None:
+        super().__init__(max_requests)
+        _Worker.current = self
+
+
 class NotRunningError(GovernorError):
     """The governor does not run: it never started, broke down, or has ended."""
 
@@ -75,10 +93,14 @@ class PlainApplication:
 
     Args:
         configure: called at start-up for the configuration.
+        make_governor: makes the governor from it.
     """
 
-    def __init__(self, configure: Callable[[], Config]) -> None:
+    def __init__(
+        self, configure: Callable[[], Config], *, make_governor: Callable[[Config], Governor] = Governor
+    ) -> None:
         self._configure = configure
+        self._make_governor = make_governor
         self._app: ASGIFramework | None = None
         self._failure: Exception | None = None
 
@@ -107,11 +129,12 @@ class PlainApplication:
     async def _govern(
         self, config: Config, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        governor = Governor(config)
+        governor = self._make_governor(config)
         app = create_app(governor)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(governor.run)
+                nursery.start_soon(_drain_with_worker, governor)
                 self._app = app
                 await app(scope, receive, send)
                 governor.drain()
@@ -127,6 +150,13 @@ class PlainApplication:
             raise GovernorFailedError(f"The governor broke down: {self._failure!r}") from self._failure
 
 
+async def _drain_with_worker(governor: Governor) -> None:
+    if _Worker.current is not None:
+        await _Worker.current.terminated.wait()
+        governor.drain()
+
+
 configure_logging()
 hardened.install()
+trio_worker.WorkerContext = _Worker  # type: ignore[attr-defined]  # the name that the worker looks up
 app = PlainApplication(config_from_environment)

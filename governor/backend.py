@@ -9,7 +9,7 @@ import structlog
 import trio
 from trio_util import AsyncBool
 
-from governor.errors import BackendError
+from governor.errors import GovernorError
 from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_server, model_ready, server_ready
 
@@ -69,7 +69,7 @@ async def check_server(config: BackendConfig, models: Collection[str], known: Se
             for model in models
             if not await model_ready(lane, model, timeout_ms=_CHECK_TIMEOUT_MS)
         }
-    except BackendError as error:
+    except GovernorError as error:
         return BackendStatus(problem=error.message)
     finally:
         lane.close()
@@ -101,8 +101,7 @@ class Backend:
             self.status = await self._check(self.config, self.identities, before.server)
             self._report(before)
             if self.status.problem is None:
-                if before.problem is not None and before.problem != _NOT_CHECKED:
-                    await self._came_back()
+                await self._look_again()
                 self._usable.value = True
             else:
                 self._usable.value = False
@@ -121,8 +120,11 @@ class Backend:
             elif self.status.problem is None:
                 _log.info("model_usable", backend=self.config.name, model=model)
 
-    async def _came_back(self) -> None:
-        """E6: it may be another process now; claims that only the end of theirs can prove are looked at again."""
+    async def _look_again(self) -> None:
+        """E6: it may be another process than before; claims that only the end of theirs can end are looked at.
+
+        Not only after an outage: a server can be restarted between two checks.
+        """
         async with trio.open_nursery() as nursery:
             for identity in self.identities.values():
                 nursery.start_soon(identity.look_again)

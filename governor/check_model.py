@@ -154,17 +154,13 @@ def _text(model: ModelConfig, facts: ModelFacts) -> _Said:
         # A model with other tensors is of use through /v2 all the same, unless its text tensors were named on purpose.
         level: Level = "warning" if model.kind == "infer" and key not in model.model_fields_set else "error"
         yield level, f"{found}, so prompts cannot be sent to it", advice or "call it through /v2 only"
-    needed = [
-        tensor.name
-        for tensor in facts.inputs
-        if not tensor.optional and tensor.name != model.text_input and tensor.name not in model.parameters
-    ]
+    # `generate` makes inputs of the fields that have an input's name; the parameters of `infer` are no inputs.
+    sent = {model.text_input, *(model.parameters if model.kind != "infer" else ())}
+    needed = [tensor.name for tensor in facts.inputs if not tensor.optional and tensor.name not in sent]
     if needed and not missing:
         names = ", ".join(map(show, needed))
-        advice = (
-            "make these inputs optional" if model.kind == "infer" else "set them in parameters, or make them optional"
-        )
-        yield "error", f"it also needs the inputs {names}, which a prompt does not send", advice
+        other = "" if model.kind == "infer" else "set them in parameters, or "
+        yield "error", f"it also needs the inputs {names}, which a prompt does not send", f"{other}make them optional"
 
 
 def _slots(model: ModelConfig, facts: ModelFacts) -> _Said:

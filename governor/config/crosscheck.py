@@ -193,17 +193,13 @@ def _model_alone(index: int, model: View) -> Iterator[Problem]:
             'use "finish", or kind = "generate_stream"',
         )
     parameters = model.keys("parameters")
-    if kind == "infer" and parameters:
-        yield Problem(
-            ("models", index, "parameters"),
-            'they are sent with "generate" and "generate_stream" only, and this model has kind = "infer"; remove them',
-        )
     text_input = model.text("text_input")
-    if text_input is not None and text_input in parameters:
-        yield Problem(
-            ("models", index, "parameters", text_input),
-            "it would overwrite the prompt's text, which is sent under text_input; rename one of them",
-        )
+    for taken, holds in ((text_input, "the prompt's text"), ("id", "the request's id")):
+        if taken is not None and taken in parameters:
+            yield Problem(
+                ("models", index, "parameters", taken),
+                f"this name is taken: the governor sends {holds} under it; rename or remove the parameter",
+            )
 
 
 def _identities(models: Sequence[View]) -> Iterator[Problem]:

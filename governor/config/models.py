@@ -178,7 +178,7 @@ class ModelConfig(Section):
     parameters: Annotated[Mapping[str, ParameterValue], Expect("a table of further fields")] = Field(
         default_factory=dict
     )
-    """Further fields sent with every `generate` call, such as `max_tokens`."""
+    """Sent with every prompt, such as `max_tokens`: fields of a `generate` body, request parameters of `infer`."""
     lane_idle_ms: Milliseconds = 2_000
     """An idle connection to the backend is closed after this time; open ones delay Triton's own shutdown."""
     on_abandon: Literal["finish", "disconnect"] = "finish"

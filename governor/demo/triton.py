@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from governor.errors import JsonValue
 
-__all__ = ["DEMO_MODELS", "RealTriton", "TritonSetupError", "install", "why_not_supported"]
+__all__ = ["DEMO_MODELS", "Installation", "RealTriton", "TritonSetupError", "install", "why_not_supported"]
 
 DEMO_MODELS: Final = Path(__file__).parent / "models"
 """The demo model repository: `sentiment`, `storyteller`, `slow`."""

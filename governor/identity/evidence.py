@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 from trio_util import AsyncBool, move_on_when, periodic
 
-from governor.errors import BackendError
+from governor.errors import GovernorError
 
 if TYPE_CHECKING:
     from governor.core.counting import Reading
@@ -19,15 +19,22 @@ if TYPE_CHECKING:
 
 
 class EvidenceUser(Protocol):
-    """What the two tasks need of their identity."""
+    """What the two tasks need of their identity.
+
+    Attributes:
+        reading_turn: held from before a reading is asked for until it is handed over: a reading that was overtaken
+            by another tells nothing.
+    """
+
+    reading_turn: trio.Lock
 
     def begin_reading(self) -> Ticket:
         """What is true before a reading is asked for."""
 
     async def read(self) -> Reading:
-        """Asks the backend. Raises BackendError when there is no reading to be had."""
+        """Asks the backend. Raises GovernorError when there is no reading to be had."""
 
-    def reading_failed(self, error: BackendError) -> None:
+    def reading_failed(self, error: GovernorError) -> None:
         """The backend gave no reading; the claims stay as they are."""
 
     def apply(self, ticket: Ticket, reading: Reading) -> None:
@@ -59,13 +66,14 @@ async def watch_evidence(user: EvidenceUser, wanted: AsyncBool, *, interval_s: f
 async def _poll(user: EvidenceUser, report: trio.MemorySendChannel[tuple[Ticket, Reading]], interval_s: float) -> None:
     async with report:
         async for _ in periodic(interval_s):
-            ticket = user.begin_reading()
-            try:
-                reading = await user.read()
-            except BackendError as error:
-                user.reading_failed(error)
-            else:
-                await report.send((ticket, reading))
+            async with user.reading_turn:
+                ticket = user.begin_reading()
+                try:
+                    reading = await user.read()
+                except GovernorError as error:
+                    user.reading_failed(error)
+                else:
+                    await report.send((ticket, reading))
 
 
 async def _epoch_actor(user: EvidenceUser, reports: trio.MemoryReceiveChannel[tuple[Ticket, Reading]]) -> None:

@@ -8,12 +8,14 @@ poller is told whether it is wanted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 from trio_util import AsyncBool
 
+from governor.core.claims import ClaimState
 from governor.core.counting import ENSEMBLE, PLAIN
 from governor.core.credits import CreditQueue, WaitersFullError
 from governor.core.evidence import Life, OnFall
@@ -25,12 +27,14 @@ from governor.errors import (
     CreditQueueFullError,
     DrainingError,
     GovernorError,
+    ShutdownError,
 )
 from governor.identity.call import Call, CallRequest, Head
 from governor.identity.evidence import watch_evidence
+from governor.identity.firstlook import FirstLook
 from governor.identity.lanes import LanePool
 from governor.triton.lane import CallEnd
-from governor.triton.outcomes import counted
+from governor.triton.outcomes import CallKind, counted, speaks_for_triton
 from governor.triton.text import error_message
 
 if TYPE_CHECKING:
@@ -65,14 +69,6 @@ class IdentitySettings:
     poll_interval_s: float
     settle_s: float
     on_fall: OnFall
-
-
-@dataclass(slots=True, eq=False)
-class _Preparation:
-    """One attempt to get facts and a baseline, shared by all calls that came while it was under way."""
-
-    done: trio.Event
-    error: BackendError | None = None
 
 
 @dataclass(slots=True)
@@ -122,8 +118,11 @@ class Identity:
         self._queue: CreditQueue[Call] = CreditQueue(settings.max_waiting)
         self._lanes = LanePool(port.make_lane, idle_s=settings.lane_idle_s)
         self._calls: dict[int, Call] = {}
+        self.reading_turn = trio.Lock()
         self._evidence_wanted = AsyncBool(value=False)
-        self._preparing: _Preparation | None = None
+        self._lives_begun = 0
+        self._ensemble = False
+        self._first_look = FirstLook(self, self._ledger)
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._reading_error: str | None = None
@@ -186,10 +185,9 @@ class Identity:
                 task_status.started()
         finally:
             self._nursery = None
+            self.drain()
             self._lanes.close()
             self._port.close_idle()
-            for call in list(self._calls.values()):
-                call.end(DrainingError())
 
     def _settle(self) -> None:
         """Hands free credits to waiting calls and tells the poller whether it is wanted."""
@@ -220,17 +218,23 @@ class Identity:
         lane = self._lanes.take()
         error: GovernorError | None = None
         try:
-            used_before = lane.generation
-            await lane.connect()
-            await self._before_delivery(fresh_connection=lane.generation != used_before, boot=lane.boot)
+            await self._first_look.connect(lane)
             if call.abandoned:
                 # Nobody wants the answer and nothing was sent: the backend need not work for it.
                 self._lost(claim_id, BackendUnavailableError("abandoned before it was sent"))
             else:
                 error = await self._exchange(call, claim_id, lane)
-        except BackendError as failed:
+        except trio.Cancelled:
+            error = ShutdownError()
+            self._lost(claim_id, error)
+            raise
+        except GovernorError as failed:
             error = failed
             self._lost(claim_id, failed)
+        except Exception:  # noqa: BLE001  # a fault in one call costs neither the others nor the knowledge of them
+            _log.exception("call_failed", identity=str(self.key), claim=claim_id)
+            error = GovernorError("internal error while calling the backend")
+            self._lost(claim_id, error)
         finally:
             # The lane is free and the caller hears of it in any case; the credit is the ledger's affair alone.
             self._lanes.give_back(lane)
@@ -245,24 +249,26 @@ class Identity:
             Why the caller gets no complete answer, or None.
         """
         self._ledger.dispatch(claim_id, lane.boot)
-        exchange = lane.exchange(
-            call.request.wire, on_delivered=lambda: self._ledger.delivered(claim_id, trio.current_time())
-        )
+        exchange = lane.exchange(call.request.wire, on_delivered=partial(self._delivered, claim_id, lane))
         error: GovernorError | None = None
-        status, error_body = 0, bytearray()
+        head, error_body = Head(0, ()), bytearray()
         try:
             with trio.move_on_after(self.settings.call_limit_s) as call.scope:
                 async with exchange as answer:
-                    status = answer.status
-                    call.feed_head(Head(answer.status, answer.headers))
+                    head = Head(answer.status, answer.headers)
+                    call.feed_head(head)
                     async for chunk in answer.chunks():
                         call.feed(chunk)
-                        if status != 200 and len(error_body) < _ERROR_BODY_MAX:
+                        if head.status != 200 and len(error_body) < _ERROR_BODY_MAX:
                             error_body += chunk
-        except BackendError as failed:
+        except GovernorError as failed:
             error = failed
+        if exchange.end is CallEnd.ANSWERED and _is_tritons(head.status, error_body):
+            self._answered(call, claim_id, head, bytes(error_body))
+            return error
         if exchange.end is CallEnd.ANSWERED:
-            self._answered(call, claim_id, status, bytes(error_body))
+            # The caller gets what came; the claim waits for evidence.
+            self._lost(claim_id, ConnectionLostError(f"Somebody before the backend answered with {head.status}"))
             return error
         if error is None:
             error = ConnectionLostError(
@@ -271,67 +277,37 @@ class Identity:
         self._lost(claim_id, error)
         return error
 
-    def _answered(self, call: Call, claim_id: int, status: int, error_body: bytes) -> None:
+    def _delivered(self, claim_id: int, lane: LanePort) -> None:
+        # A connection that died in the last moment was replaced inside the exchange: this is the one that took it.
+        self._ledger.claims[claim_id].boot = lane.boot
+        self._ledger.delivered(claim_id, trio.current_time())
+
+    def _answered(self, call: Call, claim_id: int, head: Head, error_body: bytes) -> None:
         self.totals.answered += 1
-        now_s = trio.current_time()
-        ensemble = self.facts is not None and self.facts.ensemble
-        if status == 200:
-            most = ENSEMBLE.most if ensemble else PLAIN.most
-            self._ledger.answered(claim_id, now_s, least=most, most=most)
-            return
+        message = "" if head.status == 200 else error_message(error_body)
+        if head.status == 200 and self._ensemble and call.request.kind is CallKind.GENERATE:
+            message = "it may hold an error"  # then it adds less than a success does
         counts = counted(
-            status,
-            error_message(error_body),
+            head.status,
+            message,
             kind=call.request.kind,
-            ensemble=ensemble,
+            ensemble=self._ensemble,
             server_version=self._port.server_version,
+            headers=head.headers,
         )
-        self._ledger.answered(claim_id, now_s, least=counts.least, most=counts.most)
+        self._ledger.answered(claim_id, trio.current_time(), least=counts.least, most=counts.most)
 
     def _lost(self, claim_id: int, error: GovernorError) -> None:
+        claim = self._ledger.claims.get(claim_id)
+        if claim is None or not claim.state.is_open:
+            return  # its end was told before the fault
         if self._ledger.lost(claim_id):
             self.totals.undelivered += 1
             return
         self.totals.broken += 1
-        state = self._ledger.claims[claim_id].state.value
-        _log.warning("call_broken", identity=str(self.key), claim=claim_id, state=state, error=error.message)
-
-    async def _before_delivery(self, *, fresh_connection: bool, boot: str | None) -> None:
-        """E4: a baseline stands before the first delivery of an epoch, tried once for all calls that wait for it.
-
-        A fresh connection may lead to another process than the last reading: unless its stamp says that it does
-        not, a reading is taken first, so that a restart is noticed before anything is delivered into it. A
-        backend that gives no reading does not stop the call: its claim will await a baseline if it breaks.
-
-        Raises:
-            BackendError: what the model is cannot be read, so neither can be what its counter means (E12).
-        """
-        new_process = fresh_connection and (boot is None or boot != self._ledger.boot)
-        if self.facts is not None and not new_process and not self._ledger.wants_baseline(trio.current_time()):
-            return
-        preparing = self._preparing
-        if preparing is None:
-            await self._prepare()
-            return
-        await preparing.done.wait()
-        if preparing.error is not None:
-            raise preparing.error
-
-    async def _prepare(self) -> None:
-        self._preparing = preparing = _Preparation(trio.Event())
-        try:
-            await self.know_facts()
-            ticket = self.begin_reading()
-            try:
-                self.apply(ticket, await self.read())
-            except BackendError as error:
-                self.reading_failed(error)
-        except BackendError as error:
-            preparing.error = error
-            raise
-        finally:
-            self._preparing = None
-            preparing.done.set()
+        _log.warning(
+            "call_broken", identity=str(self.key), claim=claim_id, state=claim.state.value, error=error.message
+        )
 
     # Evidence: what the poller and the epoch actor use
 
@@ -341,15 +317,24 @@ class Identity:
         Raises:
             BackendError: the backend does not tell.
         """
-        if self.facts is None:
-            self.take_facts(await self._port.fetch_facts())
-        assert self.facts is not None
+        while self.facts is None:
+            begun = self._lives_begun
+            facts = await self._port.fetch_facts()
+            # What was asked before another load was seen may tell of the load before.
+            if begun == self._lives_begun:
+                self.take_facts(facts)
         return self.facts
 
     def take_facts(self, facts: ModelFacts) -> None:
         """What the model's configuration says its counter means (E12)."""
         self.facts = facts
+        # As in the ledger, once an ensemble, always counted like one: calls made under the old rule may still end.
+        self._ensemble |= facts.ensemble
         self._ledger.count_by(ENSEMBLE if facts.ensemble else PLAIN, provable=not facts.decoupled)
+        if facts.decoupled:
+            # A call delivered just before this was known may run in the load that this is known of.
+            for claim in self._ledger.claims.values():
+                claim.countable = False
 
     def begin_reading(self) -> Ticket:
         """See `Ledger.begin_reading`."""
@@ -361,7 +346,7 @@ class Identity:
         self.totals.readings += 1
         return await self._port.read()
 
-    def reading_failed(self, error: BackendError) -> None:
+    def reading_failed(self, error: GovernorError) -> None:
         """E9: the claims stay as they are; said once, until something else is wrong."""
         self.totals.readings_failed += 1
         if self._reading_error != error.message:
@@ -371,7 +356,7 @@ class Identity:
     def apply(self, ticket: Ticket, reading: Reading) -> None:
         """Hands a reading to the ledger and tells everybody what it proved."""
         self._reading_error = None
-        was_contested = self._ledger.contested
+        contested_before = self._ledger.totals.contested
         verdict = self._ledger.apply(ticket, reading)
         identity = str(self.key)
         for claim_id, proof in verdict.ended:
@@ -380,8 +365,9 @@ class Identity:
             _log.warning("claim_quarantined", identity=identity, claim=claim_id, life=verdict.life.value)
         if verdict.life in {Life.RESTART, Life.RELOAD, Life.UNKNOWN_FALL}:
             _log.warning("epoch_began", identity=identity, cause=verdict.life.value)
+            self._lives_begun += 1
             self.facts = None  # another load may have another configuration
-        if verdict.contested and not was_contested:
+        if self._ledger.totals.contested > contested_before:
             _log.error("identity_contested", identity=identity)
         self._settle()
 
@@ -390,12 +376,28 @@ class Identity:
         self._port.close_idle()
 
     async def look_again(self) -> None:
-        """One reading for the sake of quarantined claims, when the backend may have been restarted (E6, E8)."""
-        if not any(claim.state.is_broken for claim in self._ledger.claims.values()):
-            return
-        ticket = self.begin_reading()
-        try:
-            self.apply(ticket, await self.read())
-        except BackendError as error:
-            self.reading_failed(error)
-        self.evidence_done()
+        """One reading for the sake of quarantined claims, which only another process can end (E6, E8).
+
+        The poller does not run for them, and where they hold every credit no call comes to notice a restart.
+        """
+        quarantined = any(claim.state is ClaimState.QUARANTINED for claim in self._ledger.claims.values())
+        if quarantined and not self._ledger.wants_evidence:
+            await self.take_reading()
+            self.evidence_done()
+
+    async def take_reading(self) -> None:
+        """One reading, applied or reported as failed."""
+        async with self.reading_turn:
+            ticket = self.begin_reading()
+            try:
+                self.apply(ticket, await self.read())
+            except GovernorError as error:
+                self.reading_failed(error)
+
+
+def _is_tritons(status: int, error_body: bytes | bytearray) -> bool:
+    """The answer came from the backend and not from a proxy before it, so that it ends its call (E1)."""
+    if status != 200 and len(error_body) >= _ERROR_BODY_MAX:
+        # Cut off, so no longer JSON. Triton repeats what it does not understand; no proxy is so talkative.
+        return error_body.lstrip().removeprefix(b"data:").lstrip().startswith(b'{"error"')
+    return speaks_for_triton(status, bytes(error_body))

@@ -50,7 +50,7 @@ class LanePool:
                 await self._returned.wait()
                 continue
             await trio.sleep_until(min(since_s for since_s, _ in connected) + self._idle_s)
-            too_old_s = trio.current_time() - self._idle_s
+            now_s = trio.current_time()
             for since_s, lane in self._free:
-                if since_s <= too_old_s:
+                if since_s + self._idle_s <= now_s:  # the same sum as above: rounding must not make it spin
                     lane.close()

@@ -135,6 +135,7 @@ class Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._client = Client()
         self._early = b""
+        self._method = ""
 
     async def serve(self) -> None:
         """Serve until either side closes; the stream is closed when this returns."""
@@ -181,7 +182,8 @@ class Connection:
         if not isinstance(event, h11.Request):
             return None
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in event.headers}
-        return Head(event.method.decode(), event.target.decode("latin-1"), headers)
+        self._method = event.method.decode()
+        return Head(self._method, event.target.decode("latin-1"), headers)
 
     async def _body(self) -> bytes | None:
         """The request's body; None where it was too large and so was answered already."""
@@ -235,7 +237,9 @@ class Connection:
     async def _send_answer(self, answer: Answer) -> None:
         length = None if answer.chunked else len(answer.body)
         head = _response(answer.status, answer.content_type, length, answer.headers)
-        await self._send(head, h11.Data(data=answer.body), h11.EndOfMessage())
+        # The answer to HEAD tells the length of a body that does not come.
+        body = b"" if self._method == "HEAD" else answer.body
+        await self._send(head, h11.Data(data=body), h11.EndOfMessage())
 
     async def _send(self, *events: h11.Event) -> None:
         data = b"".join(self._http.send(event) or b"" for event in events)

@@ -222,6 +222,7 @@ class Load:
         except ModelRaisedError as raised:
             name = f"{self.config.name}_0_0"
             message = f"Failed to process the request(s) for model '{name}', message: {raised}"
+            self._count(self._count_raise)
             self._fail_batch(instance, batch, Failure(500, message, "BACKEND"))
             return
         self._returned(batch, answers, started)
@@ -287,6 +288,11 @@ class Load:
             self._around.call_later(self._around.counter_lag_s, step)
         else:
             step()
+
+    def _count_raise(self) -> None:
+        """An execution that raised is an execution all the same."""
+        self.statistics.execution_count += 1
+        self._series.executions += 1
 
     def _count_failure(self, queued_at: float, reason: str) -> None:
         self._count(lambda: self._fail(queued_at, reason))

@@ -232,7 +232,10 @@ def validate(config: ModelConfig, request: Request) -> None:
     given, required = request.inputs, [spec.name for spec in config.inputs if not spec.optional]
     missing = [name for name in required if name not in given]
     known = {spec.name: spec for spec in config.inputs}
-    if missing or any(name not in known for name in given):
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None and len(given) == len(required):
+        raise RefusedError(400, f"unexpected inference input '{unknown}' for model '{config.name}'")
+    if missing or unknown is not None:
         got = ",".join(f"'{name}'" for name in given)
         lacks = f"[{','.join(repr(name) for name in missing)}]" if missing else "]"
         raise RefusedError(

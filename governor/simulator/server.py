@@ -97,14 +97,14 @@ class SimulatedTriton:
             await boot.gone.wait()
 
     async def terminate(self, exit_timeout_s: float = 30.0) -> None:
-        """SIGTERM: no new connections; the open ones are served until they close, at most so many seconds.
+        """SIGTERM: the open connections are served until they close, at most so many seconds.
 
-        What executes goes on meanwhile.
+        A new connection is accepted and closed at once, without an answer. What executes goes on meanwhile.
         """
         boot = self._boot
         if boot is None:
             return
-        await boot.refuse()
+        boot.turning_away = True
         with trio.move_on_after(exit_timeout_s):
             while boot.open_connections or self.process.in_flight:  # noqa: ASYNC110  # as coarse as the real one
                 await trio.sleep(_DRAIN_POLL_S)
@@ -189,6 +189,7 @@ class _Boot:
 
     def __init__(self, process: Process, faults: Faults, limits: Limits) -> None:
         self.open_connections = 0
+        self.turning_away = False
         self.gone = trio.Event()
         self._limits = limits
         self._scope = trio.CancelScope()
@@ -261,7 +262,7 @@ class _Boot:
             self._closed.set()
 
     async def _serve(self, front: Front, stream: trio.abc.Stream) -> None:
-        if self.open_connections >= self._limits.connections:
+        if self.turning_away or self.open_connections >= self._limits.connections:
             await trio.aclose_forcefully(stream)
             return
         self.open_connections += 1

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.api.harness import HOST, PORT, service
+from tests.api.harness import HOST, PORT, listening, service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trio.testing import MockClock
 
-    from tests.api.harness import Answer, Service
+    from tests.api.harness import Answer
 
 TOKEN = "0123456789abcdef"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
@@ -161,11 +159,7 @@ async def test_the_gates_come_in_the_protocols_order(autojump_clock: MockClock) 
         assert (await ask()).code == "unauthorized"
 
 
-def malformed() -> Iterator[bytes]:
-    yield from (b"/%", b"/%4", b"/%zz", b"/session/%ff/prompt", b"/%c3%28")
-
-
-@pytest.mark.parametrize("raw_path", malformed())
+@pytest.mark.parametrize("raw_path", [b"/%", b"/%4", b"/%zz", b"/session/%ff/prompt", b"/%c3%28"])
 async def test_a_target_with_a_broken_encoding_is_a_400(raw_path: bytes, autojump_clock: MockClock) -> None:
     async with service() as up:
         answer = await up.ask("GET", "/x", raw_path=raw_path)
@@ -173,14 +167,7 @@ async def test_a_target_with_a_broken_encoding_is_a_400(raw_path: bytes, autojum
 
 
 async def test_a_request_in_flight_too_many_is_refused_but_never_the_health(autojump_clock: MockClock) -> None:
-    async with service(server={"max_in_flight": 1}) as up:
-        await _fill(up)
-
-
-async def _fill(up: Service) -> None:
-    from tests.api.harness import listening
-
-    async with listening(up, await up.new_session()):
+    async with service(server={"max_in_flight": 1}) as up, listening(up, await up.new_session()):
         assert (await up.ask("GET", "/capabilities")).code == "too_many_requests_in_flight"
         for path in (*OPEN, "/metrics"):
             assert (await up.ask("GET", path)).status == 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -99,7 +99,7 @@ async def test_a_cursor_of_digits_replays_what_came_after_it(
         headers = {"Last_Event_ID": cursor} if cursor is not None else {}
         async with listening(up, session.id, **headers) as events:
             publish(session, 1)
-            seen = []
+            seen: list[dict[str, Any]] = []
             while not (seen and seen[-1].get("id") == 5):
                 event = await events.event()
                 assert event is not None

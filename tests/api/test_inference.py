@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from governor.config import ModelConfig
 from governor.core.claims import ClaimState
-from tests.api.harness import AsgiExchange, Service, service, streaming
+from tests.api.harness import AsgiExchange, Service, make_config, service, streaming
 from tests.shell.fakes import Break, Plan
 
 if TYPE_CHECKING:
@@ -304,7 +303,7 @@ async def test_one_address_with_many_calls_delays_another_by_one_turn(autojump_c
 
 
 async def test_two_names_of_one_model_share_its_slots(autojump_clock: MockClock) -> None:
-    alias = ModelConfig(name="alias", triton_model="m", backend="b", slots=1, kind="infer")
+    alias = make_config().models[0].model_copy(update={"name": "alias", "kind": "infer"})
     async with service(more_models=(alias,)) as up, trio.open_nursery() as nursery:
         up.world.next_plans.extend([Plan(seconds=1, body=b"{}")] * 2)
         for name in ("chat", "alias"):

@@ -133,16 +133,14 @@ def test_disconnecting_is_for_streams(kind: str) -> None:
     assert problems(f'{MINIMAL}on_abandon = "disconnect"\n') == []
 
 
-def test_parameters_are_for_generate() -> None:
-    text = MINIMAL.replace("generate_stream", "infer")
-    assert "models[0].parameters: they are sent with" in only_problem(f"{text}parameters = {{ a = 1 }}\n")
-    assert problems(f"{text}parameters = {{}}\n") == []
-
-
-def test_a_parameter_cannot_overwrite_the_prompt() -> None:
-    problem = only_problem(f"{MINIMAL}parameters = {{ text_input = 1 }}\n")
-    assert "models[0].parameters.text_input: it would overwrite the prompt's text" in problem
-    assert "overwrite" in only_problem(f'{MINIMAL}text_input = "p"\nparameters = {{ p = "x" }}\n')
+@pytest.mark.parametrize("kind", ["infer", "generate", "generate_stream"])
+def test_a_parameter_cannot_overwrite_what_the_governor_sends(kind: str) -> None:
+    text = MINIMAL.replace("generate_stream", kind)
+    problem = only_problem(f"{text}parameters = {{ text_input = 1 }}\n")
+    assert "models[0].parameters.text_input: this name is taken: the governor sends the prompt's text" in problem
+    assert "the prompt's text" in only_problem(f'{text}text_input = "p"\nparameters = {{ p = "x" }}\n')
+    assert "models[0].parameters.id: this name is taken" in only_problem(f"{text}parameters = {{ id = 1 }}\n")
+    assert problems(f'{text}text_input = "p"\nparameters = {{ text_input = "x" }}\n') == []
 
 
 def test_evidence_of_a_backend_refines_the_shared_one_key_by_key() -> None:

@@ -21,14 +21,16 @@ from tests.contract.real import RealDriver
 from tests.contract.simulated import SimulatedDriver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from tests.contract.driver import TritonDriver
 
 PROJECT = Path(__file__).parent.parent.parent
 
 
-def run_without_waiting(async_fn, *args, **_options):  # type: ignore[no-untyped-def]  # trio.run's own shape
+def run_without_waiting(
+    async_fn: Callable[..., Awaitable[object]], *args: object, **_options: object
+) -> object:
     return trio.run(async_fn, *args, clock=trio.testing.MockClock(autojump_threshold=0))
 
 

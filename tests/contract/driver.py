@@ -15,7 +15,7 @@ from tests.contract.wire import Reply, Wire
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-SETTLE_S = 0.15
+SETTLE_S = 0.1
 """Longer than a counter lags behind its answer on an idle machine."""
 
 
@@ -36,6 +36,11 @@ class TritonDriver(abc.ABC):
     @property
     @abc.abstractmethod
     def running(self) -> bool: ...
+
+    @property
+    @abc.abstractmethod
+    def server_id(self) -> str:
+        """What it was started with as `--id`."""
 
     @abc.abstractmethod
     async def start(self) -> None: ...
@@ -74,7 +79,13 @@ class TritonDriver(abc.ABC):
             await wire.close()
 
     async def ask(
-        self, method: str, path: str, body: Any = b"", headers: dict[str, str] | None = None, *, metrics: bool = False
+        self,
+        method: str,
+        path: str,
+        body: Any = b"",
+        headers: dict[str, str] | None = None,
+        *,
+        metrics: bool = False,
     ) -> Reply:
         """One request on a connection of its own."""
         async with self.wire(metrics=metrics) as wire:

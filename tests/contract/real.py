@@ -70,6 +70,10 @@ class RealDriver(TritonDriver):
     def running(self) -> bool:
         return self.triton.running
 
+    @property
+    def server_id(self) -> str:
+        return self.triton.server_id
+
     async def start(self) -> None:
         await self.triton.start()
 
@@ -114,11 +118,12 @@ class RealDriver(TritonDriver):
         for name in self._touched:
             await self.load(name)
         self._touched.clear()
-        for name in self._models:
-            await until(lambda name=name: self._usable(name), f"{name} to be ready")  # type: ignore[misc]  # bound
+        await until(self._all_ready, "all models to be ready")
 
-    async def _usable(self, name: str) -> bool:
-        state, _reason = await self.index_state(name)
-        if state == "UNAVAILABLE":
-            await self.load(name)
-        return state == "READY"
+    async def _all_ready(self) -> bool:
+        index = (await self.post("/v2/repository/index")).json()
+        states = {entry["name"]: entry.get("state") for entry in index if entry.get("reason") != "unloaded"}
+        for name in self._models:
+            if name not in states:
+                await self.load(name)
+        return all(states.get(name) == "READY" for name in self._models)

@@ -24,6 +24,10 @@ class SimulatedDriver(TritonDriver):
     def running(self) -> bool:
         return self._triton.running
 
+    @property
+    def server_id(self) -> str:
+        return self._triton.world.server_id
+
     async def start(self) -> None:
         await self._triton.start()
 

@@ -55,7 +55,9 @@ class Wire:
         self._http = h11.Connection(h11.CLIENT)
         self._method = "GET"
 
-    async def send(self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> None:
+    async def send(
+        self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send a whole request; read its answer with `reply` or `events`."""
         raw = as_body(body)
         told = [("Host", "triton"), ("Content-Length", str(len(raw))), *(headers or {}).items()]
@@ -80,7 +82,9 @@ class Wire:
         self._http.start_next_cycle()
         return Reply(head.status_code, _headers(head), body)
 
-    async def ask(self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> Reply:
+    async def ask(
+        self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
+    ) -> Reply:
         """Send a request and read its answer."""
         await self.send(method, path, body, headers)
         return await self.reply()
@@ -103,6 +107,11 @@ class Wire:
         with trio.fail_after(ANSWER_S):
             event = await self._event()
         return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def rest(self) -> None:
+        """Read a body to its end, after `head`."""
+        while await self.next_data():
+            pass
 
     async def _event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:

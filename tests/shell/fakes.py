@@ -21,13 +21,12 @@ from governor.errors import BackendProtocolError, BackendUnavailableError, Conne
 from governor.triton.exchange import CallEnd
 from governor.triton.metadata import ModelFacts
 from governor.triton.statistics import ReadingRefusedError, Refusal
-from governor.triton.wire import Headers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-    from governor.triton.wire import WireRequest
+    from governor.triton.wire import Headers, WireRequest
 
 CONNECT_LIMIT_S = 5.0
 """A lane gives a connection attempt up after this time."""
@@ -182,6 +181,7 @@ class World:
         connect_s, read_s, facts_s: how long these take; `read_late_s`, one for each of the next readings, is time
             between taking a reading and its arrival.
         connects_hang: connections are not answered.
+        asked_at_once: the most readings that were ever under way at once.
         faults, fact_faults: one for each of the next readings or questions about the model; `fault` for all.
     """
 
@@ -202,6 +202,7 @@ class World:
         self.fault: Fault | None = None
         self.faults: deque[Fault | None] = deque()
         self.fact_faults: deque[Fault] = deque()
+        self.asking = self.asked_at_once = 0
         self.lanes: list[FakeLane] = []
         self.ports: list[FakePort] = []
         self._boots_used = 0
@@ -237,6 +238,11 @@ class World:
     def restart(self) -> None:
         """Kills the process and starts the next one."""
         self.kill()
+        self.start()
+
+    def replace(self) -> None:
+        """A new process answers while the old one finishes what it has on its open connections (SIGTERM)."""
+        self.note("terminated")
         self.start()
 
     def reload(self, facts: ModelFacts | None = None) -> None:
@@ -345,7 +351,7 @@ class World:
             self.note("start", execution.text)
             if plan.counted_after_s is not None:
                 self.nursery.start_soon(self._count, execution, plan.counted_after_s)
-            await (self._stream(execution) if execution.streamed and plan.body is None else trio.sleep(plan.seconds))
+            await self._work(execution)
             execution.ended_s = trio.current_time()
             self.executing.discard(execution)
             self.note("end", execution.text)
@@ -353,8 +359,11 @@ class World:
                 self.nursery.start_soon(self._count, execution, self.lag_s)
             self._finish(execution)
 
-    async def _stream(self, execution: Execution) -> None:
+    async def _work(self, execution: Execution) -> None:
         plan = execution.plan
+        if not execution.streamed or plan.body is not None:
+            await trio.sleep(plan.seconds)
+            return
         for number, text in enumerate(plan.texts):
             await trio.sleep(plan.seconds / len(plan.texts))
             if plan.stops_when_left and number and execution.response.left.is_set():
@@ -580,7 +589,12 @@ class FakePort:
         fault = world.faults.popleft() if world.faults else world.fault
         late_s = world.read_late_s.popleft() if world.read_late_s else 0.0
         self.connected = fault not in {Fault.REFUSED, Fault.LOST}
-        process = await world.ask(fault, world.read_s)
+        world.asking += 1
+        world.asked_at_once = max(world.asked_at_once, world.asking)
+        try:
+            process = await world.ask(fault, world.read_s)
+        finally:
+            world.asking -= 1
         load = world.load
         reading = Reading(
             model=Counts(load.success, load.fail),

@@ -72,11 +72,11 @@ async def test_concurrent_first_calls_without_boot_identity_share_two() -> None:
     async with identity_bench(slots=8, boots=False) as bench:
         bench.world.read_s = 0.2
         async with trio.open_nursery() as callers:
-            for number in range(8):
+            for _ in range(8):
                 callers.start_soon(body_within, bench.submit("1"), 10)
-                await trio.sleep(0.01 * number)
+                await trio.sleep(0.02)
         assert len(bench.world.readings) == 2
-        assert bench.world.times("reading")[-1] > max(bench.world.times("connect")) or len(bench.world.lanes) == 8
+        assert bench.world.readings[-1] > max(bench.world.times("connect"))
 
 
 async def test_a_warm_lane_needs_no_reading() -> None:
@@ -180,7 +180,9 @@ async def test_calls_that_share_a_baseline_from_before_a_restart_take_their_own(
     async with identity_bench(slots=2) as bench:
         world = bench.world
         world.read_late_s.append(0.5)
-        world.plans["broken"] = Plan(seconds=1, breaks=Break.AFTER_DELIVERY)
+        # Over before the first poll: a baseline taken by that poll would contain its end and never see it.
+        world.plans["broken"] = Plan(breaks=Break.MID_ANSWER)
+        world.lag_s = 0.0
         first = bench.submit("1")
         await until(lambda: len(world.readings) == 1, 1)
         await trio.sleep(0.1)
@@ -250,9 +252,9 @@ async def test_an_ensemble_s_answers_weigh_what_its_counter_adds() -> None:
         with pytest.raises(ConnectionLostError):
             await body_within(bench.submit("broken", key="b"), 10)
         bench.identity.facts = None  # as a reading that saw a reload leaves it
-        world.fault = Fault.REFUSED
+        world.fact_faults.extend(20 * [Fault.REFUSED])
         await body_within(long, 10)
-        world.fault = None
+        world.fact_faults.clear()
         while world.executing:
             assert bench.free <= 2, "the claim ended while its work executes"
             await trio.sleep(0.01)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
+from hypothesis import HealthCheck, settings
 
 from governor.triton.lane import Lane
 from governor.triton.wire import WireRequest
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from governor.triton.lane import Exchange, Stamp
 
 PATIENCE_S = 5.0
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests: how busy the machine is says nothing about the code."""
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -220,7 +220,7 @@ async def test_close_and_cancellation_give_up_a_connection_that_is_being_opened(
             asked.set()
             await trio.sleep_forever()
 
-        lane = peer.lane(stamp=slow_stamp)
+        lane = Lane(peer.url, connect_timeout_ms=60_000, stamp=slow_stamp)
         exchange = lane.exchange(post())
         scope = trio.CancelScope()
 

@@ -22,7 +22,7 @@ from governor.triton.metadata import (
     parse_model,
     server_ready,
 )
-from tests.triton.peer import Peer, open_peer
+from tests.triton.peer import UNHURRIED, Peer, open_peer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -103,6 +103,7 @@ JSON = st.recursive(
 )
 
 
+@UNHURRIED
 @given(st.dictionaries(st.sampled_from([*CONFIG, "versions"]), JSON))
 def test_nothing_but_the_backends_fault_comes_of_garbage(document: dict[str, Any]) -> None:
     with suppress(BackendProtocolError):

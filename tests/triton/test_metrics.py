@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from governor.core.counting import Counts
 from governor.triton.metrics import MAX_METRICS_BYTES, parse_process_counts, parse_process_ends
 from governor.triton.statistics import ReadingRefusedError, Refusal
+from tests.triton.peer import UNHURRIED
 
 METRICS = rb"""# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -101,6 +102,7 @@ def test_series_that_is_no_exact_count_is_refused(line: bytes, refusal: Refusal)
     assert caught.value.refusal is refusal
 
 
+@UNHURRIED
 @given(st.binary(max_size=100) | st.text(alphabet='model="m",\\}{ 1e.', max_size=60).map(str.encode))
 def test_nothing_but_a_refusal_comes_of_garbage(rest: bytes) -> None:
     for body in (rest, b"nv_inference_request_success{" + rest):

@@ -21,6 +21,7 @@ from governor.triton.statistics import (
     VersionCounts,
     parse_statistics,
 )
+from tests.triton.peer import UNHURRIED
 
 # As Triton 2.51.0 answers, with the members that nobody reads left out of the second version.
 ENTRY: dict[str, Any] = {
@@ -148,12 +149,14 @@ JSON = st.recursive(
 )
 
 
+@UNHURRIED
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_nothing_but_a_refusal_comes_of_garbage(body: bytes) -> None:
     with suppress(ReadingRefusedError):
         parse_statistics(body, "m")
 
 
+@UNHURRIED
 @given(st.sampled_from(["name", "version", "last_inference", "inference_stats", "inference_stats.success"]), JSON)
 def test_nothing_but_a_refusal_comes_of_one_wrong_value(path: str, value: object) -> None:
     with suppress(ReadingRefusedError):

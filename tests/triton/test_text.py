@@ -23,6 +23,7 @@ from governor.triton.text import (
     error_message,
     preload_tensor_codec,
 )
+from tests.triton.peer import UNHURRIED
 
 GENERATE = TextTarget(kind=CallKind.GENERATE, triton_model="m")
 STREAM = TextTarget(kind=CallKind.GENERATE_STREAM, triton_model="m")
@@ -224,6 +225,7 @@ MEASURED_STREAM = (
 MEASURED_ITEMS = [TextChunk("a"), StreamError('mid \n\n error "q" \u00e9'), TextChunk("h\u00e9\n\nx")]
 
 
+@UNHURRIED
 @given(st.lists(st.integers(0, 40), max_size=30))
 def test_stream_decodes_the_same_however_it_is_cut(sizes: list[int]) -> None:
     assert decode(MEASURED_STREAM, sizes=sizes) == MEASURED_ITEMS
@@ -305,6 +307,7 @@ def test_error_message_is_the_backends_own_or_a_bounded_excerpt(body: bytes, mes
 GARBAGE = st.binary(max_size=150) | st.text(alphabet='{}[]":,data text_output error 0\n', max_size=80).map(str.encode)
 
 
+@UNHURRIED
 @given(GARBAGE)
 def test_nothing_but_the_backends_fault_comes_of_garbage(body: bytes) -> None:
     preload_tensor_codec()
@@ -333,6 +336,7 @@ OUTPUTS = st.fixed_dictionaries(
 )
 
 
+@UNHURRIED
 @given(st.lists(OUTPUTS | st.none(), max_size=3), st.binary(max_size=40), st.booleans())
 def test_nothing_but_the_backends_fault_comes_of_a_malformed_tensor(
     outputs: list[object],

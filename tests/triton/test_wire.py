@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from governor.errors import InvalidRequestError
 from governor.triton.wire import WireRequest, model_path, path_of
+from tests.triton.peer import UNHURRIED
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_segment_that_names_another_path_is_refused(segment: str) -> None:
         path_of("v2", segment)
 
 
+@UNHURRIED
 @given(st.text(min_size=1))
 def test_any_model_name_is_refused_or_stays_one_segment(name: str) -> None:
     try:

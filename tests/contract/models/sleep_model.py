@@ -4,6 +4,8 @@ X = -1: an error response. X = -2: an error response that blames the caller. X =
 X = -77: the model process dies. Every request of a merged batch logs its own start and end.
 """
 
+# ruff: noqa: ANN001, ANN201, ANN205  # runs in Triton's own Python, whose module has no types
+
 import os
 import time
 
@@ -13,7 +15,7 @@ from worklog import WorkLog
 
 
 class TritonPythonModel:
-    def initialize(self, args):
+    def initialize(self, args) -> None:
         self._log = WorkLog(args["model_name"])
 
     def execute(self, requests):

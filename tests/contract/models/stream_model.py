@@ -4,6 +4,8 @@ N = -1: an error response after DELAY_MS. N = 0: only the final flag. Named "lat
 and a thread does the rest.
 """
 
+# ruff: noqa: ANN001  # runs in Triton's own Python, whose module has no types
+
 import threading
 import time
 
@@ -13,11 +15,11 @@ from worklog import WorkLog
 
 
 class TritonPythonModel:
-    def initialize(self, args):
+    def initialize(self, args) -> None:
         self._log = WorkLog(args["model_name"])
         self._late = args["model_name"] == "late"
 
-    def execute(self, requests):
+    def execute(self, requests) -> None:
         for request in requests:
             work = (
                 int(pb_utils.get_input_tensor_by_name(request, "N").as_numpy()[0]),
@@ -30,7 +32,7 @@ class TritonPythonModel:
             else:
                 self._send(*work)
 
-    def _send(self, count, delay_s, request_id, sender):
+    def _send(self, count, delay_s, request_id, sender) -> None:
         execution = self._log.start(request_id)
         if count == -1:
             time.sleep(delay_s)

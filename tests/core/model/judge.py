@@ -33,6 +33,7 @@ class Before:
         claims = world.ledger.claims
         self.states = {claim_id: claim.state for claim_id, claim in claims.items()}
         self.seen = {claim_id for claim_id, claim in claims.items() if claim.seen}
+        self.gone = {claim_id for claim_id, claim in claims.items() if claim.gone}
         self.contested = world.ledger.contested
 
 
@@ -94,6 +95,8 @@ def _excuse(
         return LATE_COUNT
     if bounds.warm_up_after > bounds.warm_up:
         return WARM_UP
+    if proof is ClaimEvent.PROCESS_ENDED and claim_id in before.gone:
+        return RELOAD
     if proof is ClaimEvent.PROCESS_ENDED and verdict.life is Life.UNKNOWN_FALL:
         if world.last[1] == sample.process and bounds.on_fall is not OnFall.HOLD:
             return RELOAD
