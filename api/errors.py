@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from quart import Response
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from quart import Quart
 
     from governor.errors import JsonValue
-
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 JSON: Final = "application/json"
 
@@ -97,9 +94,7 @@ class PromptTooLargeError(BodyTooLargeError):
     code = "prompt_too_large"
 
     def __init__(self, limit: int, size: int) -> None:
-        super().__init__(
-            f"The prompt's text has {size} bytes; at most {limit} are allowed", limit=limit, size=size
-        )
+        super().__init__(f"The prompt's text has {size} bytes; at most {limit} are allowed", limit=limit, size=size)
 
 
 class SessionIdConflictError(CallerError):
@@ -164,7 +159,7 @@ async def send_error(send: ASGISendCallable, error: GovernorError) -> None:
 
 
 def install_error_handlers(app: Quart) -> None:
-    """Makes every error of a route a JSON answer."""
+    """Makes every error of a route a JSON answer; what nobody expected comes as Quart's 500, logged by Quart."""
 
     async def governor_error(error: GovernorError) -> Response:
         return error_response(error)
@@ -172,13 +167,8 @@ def install_error_handlers(app: Quart) -> None:
     async def http_error(error: HTTPException) -> Response:
         return error_response(_from_http_exception(error))
 
-    async def unexpected(error: Exception) -> Response:
-        _log.error("request_failed", exc_info=error)
-        return error_response(GovernorError("Internal server error"))
-
     app.register_error_handler(GovernorError, governor_error)
     app.register_error_handler(HTTPException, http_error)
-    app.register_error_handler(Exception, unexpected)
 
 
 def _from_http_exception(error: HTTPException) -> GovernorError:

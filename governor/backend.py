@@ -9,7 +9,7 @@ import structlog
 import trio
 from trio_util import AsyncBool
 
-from governor.errors import GovernorError
+from governor.errors import BackendUnavailableError, GovernorError
 from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_server, model_ready, server_ready
 
@@ -31,11 +31,13 @@ class BackendStatus:
 
     Attributes:
         problem: why the backend cannot be used; None when it can.
+        reachable: somebody answers there; calls that were delivered may go on, and others may be delivered.
         model_problems: why a model cannot be used, by Triton's model name; only models that cannot.
         server: name, version and extensions, once it answered.
     """
 
     problem: str | None = _NOT_CHECKED
+    reachable: bool = True
     model_problems: dict[str, str] = field(default_factory=dict)
     server: ServerFacts | None = None
 
@@ -70,7 +72,7 @@ async def check_server(config: BackendConfig, models: Collection[str], known: Se
             if not await model_ready(lane, model, timeout_ms=_CHECK_TIMEOUT_MS)
         }
     except GovernorError as error:
-        return BackendStatus(problem=error.message)
+        return BackendStatus(problem=error.message, reachable=not isinstance(error, BackendUnavailableError))
     finally:
         lane.close()
     return BackendStatus(problem=None, model_problems=problems, server=server)
@@ -105,6 +107,8 @@ class Backend:
                 self._usable.value = True
             else:
                 self._usable.value = False
+                if not self.status.reachable:
+                    self._end_waiting(self.status.problem)
             await trio.sleep(self.config.health_interval_ms / 1000)
 
     def _report(self, before: BackendStatus) -> None:
@@ -119,6 +123,11 @@ class Backend:
                 _log.warning("model_unusable", backend=self.config.name, model=model, reason=problem)
             elif self.status.problem is None:
                 _log.info("model_usable", backend=self.config.name, model=model)
+
+    def _end_waiting(self, problem: str) -> None:
+        """Who waits for a credit waits for the backend too: a call that it took with it may hold the last one."""
+        for identity in self.identities.values():
+            identity.end_waiting(lambda: BackendUnavailableError(problem))
 
     async def _look_again(self) -> None:
         """E6: it may be another process than before; claims that only the end of theirs can end are looked at.

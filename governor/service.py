@@ -100,14 +100,19 @@ class Governor:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Owns every task until it is cancelled; an error in one of them ends it and is raised here."""
-        async with trio.open_nursery() as nursery:
-            self._turns = nursery
-            for identity in self.identities.values():
-                await nursery.start(identity.run)
-            for backend in self.backends.values():
-                nursery.start_soon(backend.run)
-            nursery.start_soon(self._close_idle_sessions)
-            task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                for identity in self.identities.values():
+                    await nursery.start(identity.run)
+                for backend in self.backends.values():
+                    nursery.start_soon(backend.run)
+                nursery.start_soon(self._close_idle_sessions)
+                self._turns = nursery
+                task_status.started()
+        finally:
+            # Whoever forgot to drain, and whatever broke: no accepted prompt is left without its terminal event (S7).
+            self._turns = None
+            self.drain()
 
     def drain(self) -> None:
         """Accepts nothing more and gives every pending prompt its terminal event (S3, S7). Synchronous."""

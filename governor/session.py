@@ -67,8 +67,17 @@ class _Turn:
 class EventStream:
     """One subscriber's view of a session's events, to be closed when done."""
 
-    def __init__(self, log: EventLog, limits: SubscriberLimits, *, after_id: int | None, epoch: str | None) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        limits: SubscriberLimits,
+        *,
+        after_id: int | None,
+        epoch: str | None,
+        on_close: Callable[[], None],
+    ) -> None:
         self._log = log
+        self._on_close = on_close
         self._woken = trio.Event()
         self._subscription: Subscription = log.subscribe(self._wake, limits=limits, after_id=after_id, epoch=epoch)
 
@@ -92,6 +101,7 @@ class EventStream:
     def close(self) -> None:
         """Ends the subscription. Synchronous, any number of times."""
         self._log.unsubscribe(self._subscription)
+        self._on_close()
 
     def _wake(self) -> None:
         self._woken.set()
@@ -167,7 +177,7 @@ class Session:
         prompt = self._queue.admit(admission.prompt_id, trio.current_time(), cancelled=cancelled)
         turn = _Turn(prompt, text, originator)
         self._turns[prompt.id] = turn
-        self.last_active_s = trio.current_time()
+        self._touch()
         if prompt.queued_at_admission:
             queued: dict[str, JsonValue] = {"text": text, "queuedAt": self._now_ms()}
             self._publish(turn, "pending_prompt_added", queued)
@@ -220,8 +230,11 @@ class Session:
             frames=max_frames if max_frames is not None else self._limits.subscriber_queue_frames,
             bytes=self._limits.subscriber_queue_bytes,
         )
+        self._touch()
+        return EventStream(self.log, limits, after_id=after_id, epoch=epoch, on_close=self._touch)
+
+    def _touch(self) -> None:
         self.last_active_s = trio.current_time()
-        return EventStream(self.log, limits, after_id=after_id, epoch=epoch)
 
     # One turn
 
@@ -235,6 +248,8 @@ class Session:
             try:
                 with trio.move_on_after(_GATE_S_MAX):
                     await turn.gate.wait()
+                # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 if turn.prompt.queued_at_admission:
                     self._publish(turn, "pending_prompt_started", {"text": turn.text})
                 self._publish_chunk(turn, "user_message_chunk", turn.text, echo=True)
@@ -283,7 +298,7 @@ class Session:
         del self._turns[turn.prompt.id]
         turn.scope.cancel()
         turn.deadline_scope.cancel()
-        self.last_active_s = trio.current_time()
+        self._touch()
         if not self.closed:
             self._start_next()
 
@@ -308,6 +323,8 @@ class Session:
         )
 
     def _publish_chunk(self, turn: _Turn, variant: str, text: str, *, echo: bool = False) -> None:
+        if turn.prompt.state is PromptState.SETTLED:
+            return  # nothing of a turn follows its terminal event, even if its task has not noticed yet
         update: dict[str, JsonValue] = {"sessionUpdate": variant, "content": {"type": "text", "text": text}}
         if echo:
             update["_meta"] = {"serverTimestamp": self._now_ms(), "source": "bridge-echo"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from governor.errors import BackendAnswerError, BackendTimeoutError, BackendUnavailableError
-from governor.identity import CallRequest
+from governor.identity import CallRequest, answer_too_large
 from governor.triton.outcomes import CallKind
 from governor.triton.text import (
     StreamDecoder,
@@ -64,20 +64,18 @@ async def run_turn(
     Raises:
         GovernorError: there is no answer, or no complete one, and why.
     """
-    target = await _target(served)
-    wire = build_text_request(target, text, parameters=dict(served.config.parameters), request_id=request_id)
-    request = CallRequest(
-        wire=wire,
-        kind=served.kind,
-        max_answer_bytes=max_answer_bytes,
-        disconnect_on_abandon=served.config.on_abandon == "disconnect",
-    )
     give_up_at = trio.current_time() + served.backend.config.unavailable_wait_ms / 1000
     while True:
-        call = served.identity.submit(request, key=key)
         try:
-            await call.started()
-            await _relay(served, target, call, emit)
+            target = await _target(served)
+            wire = build_text_request(target, text, parameters=dict(served.config.parameters), request_id=request_id)
+            request = CallRequest(
+                wire=wire,
+                kind=served.kind,
+                max_answer_bytes=max_answer_bytes,
+                disconnect_on_abandon=served.config.on_abandon == "disconnect",
+            )
+            await _call(served, target, request, key, emit)
         except BackendUnavailableError as unavailable:
             served.backend.suspect()
             if served.backend.config.when_unavailable == "fail":
@@ -88,8 +86,17 @@ async def run_turn(
             raise unavailable from None
         else:
             return
-        finally:
-            call.abandon()
+
+
+async def _call(
+    served: ServedModel, target: TextTarget, request: CallRequest, key: str, emit: Callable[[str], None]
+) -> None:
+    call = served.identity.submit(request, key=key)
+    try:
+        await call.started()
+        await _relay(served, target, call, emit)
+    finally:
+        call.abandon()
 
 
 async def _target(served: ServedModel) -> TextTarget:
@@ -130,7 +137,12 @@ async def _relay(served: ServedModel, target: TextTarget, call: Call, emit: Call
 
 async def _relay_stream(target: TextTarget, call: Call, emit: Callable[[str], None]) -> None:
     decoder = StreamDecoder(target)
+    limit, size = call.request.max_answer_bytes, 0
     while (chunk := await call.next_chunk()) is not None:
+        size += len(chunk)
+        if size > limit:
+            # The call itself bounds only what waits to be taken.
+            raise answer_too_large(limit)
         _emit_all(decoder.feed(chunk), emit)
     _emit_all(decoder.close(), emit)
 

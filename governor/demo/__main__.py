@@ -6,6 +6,7 @@ environment. Exit codes: 0 after a requested stop, 1 when something could not be
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -24,9 +25,10 @@ from governor.errors import GovernorError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 _READY_S: Final = 60.0
-_READY_POLL_S: Final = 0.1
+_POLL_S: Final = 0.1
 _GOVERNOR_GRACE_S: Final = 15.0
 """Longer than the governor gives the work it accepted (`server.graceful_timeout_ms`)."""
 
@@ -85,15 +87,20 @@ async def _stop_on_signal(signals: AsyncIterator[int], running: trio.CancelScope
 async def _run(settings: Settings) -> str:
     """Run until a child ends by itself; returns the sentence that says which one and why."""
     async with _triton(settings) as triton, _governor(settings) as governor:
-        await _until_ready(settings, governor)
-        say("\n" + settings.hints())
         children = {"Triton": (triton, "triton.log"), "The governor": (governor, "governor.log")}
-        while True:
-            for name, (child, log) in children.items():
-                if child.returncode is not None:
-                    told = "\n  ".join(["", *last_lines(settings.run_dir / log, 8)])
-                    return f"{name} ended by itself with exit code {child.returncode}; {log} ends with:{told}"
-            await trio.sleep(_READY_POLL_S)
+        ready = False
+        with trio.move_on_after(_READY_S) as starting:
+            async with httpx.AsyncClient(base_url=settings.governor_url, timeout=5) as client:
+                while True:
+                    for name, (child, log) in children.items():
+                        if child.returncode is not None:
+                            return _epitaph(name, child.returncode, settings.run_dir / log)
+                    if not ready and (ready := await _is_ready(client)):
+                        starting.deadline = math.inf
+                        say("\n" + settings.hints())
+                    await trio.sleep(_POLL_S)
+    log_file = settings.run_dir / "governor.log"
+    raise DemoError(f"The governor was not ready within {_READY_S:.0f} s:{_end_of(log_file)}")
 
 
 @asynccontextmanager
@@ -159,23 +166,20 @@ async def _governor(settings: Settings) -> AsyncIterator[ChildProcess]:
             await process.stop(_GOVERNOR_GRACE_S)
 
 
-async def _until_ready(settings: Settings, governor: ChildProcess) -> None:
-    last = "it never answered"
-    with trio.move_on_after(_READY_S):
-        async with httpx.AsyncClient(base_url=settings.governor_url, timeout=5) as client:
-            while governor.returncode is None:
-                try:
-                    answer = await client.get("/readyz")
-                except httpx.TransportError:
-                    pass  # it does not listen yet
-                else:
-                    if answer.status_code == 200:
-                        return
-                    last = answer.text
-                await trio.sleep(_READY_POLL_S)
-            last = "it ended: " + "\n  ".join(last_lines(settings.run_dir / "governor.log", 8))
-    log = settings.run_dir / "governor.log"
-    raise DemoError(f"The governor was not ready within {_READY_S:.0f} s; see {log}. Last of it: {last}")
+async def _is_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/readyz")).status_code == 200
+    except httpx.TransportError:
+        return False  # it does not listen yet
+
+
+def _epitaph(name: str, code: int, log: Path) -> str:
+    return f"{name} ended by itself with exit code {code}:{_end_of(log)}"
+
+
+def _end_of(log: Path) -> str:
+    lines = last_lines(log, 8)
+    return "\n  ".join(["", f"(the end of {log})", *lines]) if lines else f" {log} is empty"
 
 
 if __name__ == "__main__":

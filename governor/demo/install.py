@@ -27,6 +27,9 @@ VENV_NAME: Final = ".venv-triton"
 PYTHONS: Final = ("3.12", "3.11")
 """The Python versions whose python-backend stub runs: numpy 2 breaks the stub, 3.13 has no older numpy."""
 
+SYSTEM_FOLDER: Final = "/usr/bin"
+"""Where the system's own Python is, in case the PATH hides it."""
+
 _WITHOUT_DEPENDENCIES: Final = ("nvidia-pytriton==0.7.0", "vaderSentiment==3.3.2")
 _WITH_DEPENDENCIES: Final = ("numpy<2",)
 _MIN_GLIBC: Final = (2, 35)
@@ -141,7 +144,7 @@ def _candidates() -> Iterator[str]:
         for version in PYTHONS
         for folder in sorted(pyenv.glob(f"{version}.*"), reverse=True)
     ]
-    system = [f"/usr/bin/{name}" for name in (*names, "python3")]
+    system = [f"{SYSTEM_FOLDER}/{name}" for name in (*names, "python3")]
     seen: set[str] = set()
     for name in (sys.executable, *names, "python3", *behind_shims, *system):
         path = shutil.which(name)

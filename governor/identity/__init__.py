@@ -1,6 +1,6 @@
 """Identities: the shell around the ledger. One nursery each; calls, lanes, poller and epoch actor are its tasks."""
 
-from governor.identity.call import Call, CallRequest, CallState, Head
+from governor.identity.call import Call, CallRequest, CallState, Head, answer_too_large
 from governor.identity.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics, IdentityTotals
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "IdentitySettings",
     "IdentityStatistics",
     "IdentityTotals",
+    "answer_too_large",
 ]

@@ -165,11 +165,7 @@ class Call:
             return
         if self._kept_bytes + len(chunk) > self.request.max_answer_bytes:
             self._drop()
-            self.error = BackendProtocolError(
-                f"The backend's answer is larger than {self.request.max_answer_bytes} bytes;"
-                " raise limits.max_answer_bytes or ask for less",
-                limit=self.request.max_answer_bytes,
-            )
+            self.error = answer_too_large(self.request.max_answer_bytes)
         else:
             self._chunks.append(chunk)
             self._kept_bytes += len(chunk)
@@ -191,3 +187,11 @@ class Call:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def answer_too_large(limit: int) -> BackendProtocolError:
+    """The error of an answer of more than `limit` bytes."""
+    return BackendProtocolError(
+        f"The backend's answer is larger than {limit} bytes; raise limits.max_answer_bytes or ask for less",
+        limit=limit,
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from governor.errors import BackendUnavailableError, GovernorError
+from governor.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from governor.core.ledger import Ledger
@@ -26,7 +26,7 @@ class Looker(Protocol):
     facts: ModelFacts | None
 
     async def know_facts(self) -> ModelFacts:
-        """What the model is. Raises GovernorError when the backend does not tell."""
+        """What the model is. Raises BackendUnavailableError when the backend does not tell."""
 
     async def take_reading(self) -> None:
         """One reading, applied or reported as failed."""
@@ -101,9 +101,9 @@ class FirstLook:
         self._under_way = look = _Look()
         try:
             await self._look_until_known()
-        except GovernorError as failed:
-            look.error = BackendUnavailableError(f"The model could not be asked what it is: {failed.message}")
-            raise look.error from failed
+        except BackendUnavailableError as failed:
+            look.error = failed
+            raise
         finally:
             self._under_way = None
             look.done.set()
@@ -118,4 +118,4 @@ class FirstLook:
             await self._looker.know_facts()
             if self._ledger.wants_baseline(trio.current_time()):
                 await self._looker.take_reading()
-        raise BackendUnavailableError("it is another one each time it is asked")
+        raise BackendUnavailableError("The model is another one each time it is asked what it is")

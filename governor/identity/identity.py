@@ -21,7 +21,6 @@ from governor.core.credits import CreditQueue, WaitersFullError
 from governor.core.evidence import Life, OnFall
 from governor.core.ledger import Ledger
 from governor.errors import (
-    BackendError,
     BackendUnavailableError,
     ConnectionLostError,
     CreditQueueFullError,
@@ -38,6 +37,8 @@ from governor.triton.outcomes import CallKind, counted, speaks_for_triton
 from governor.triton.text import error_message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from governor.core.counting import Reading
     from governor.core.evidence import LedgerSnapshot, LedgerTotals, Ticket
     from governor.identity.port import LanePort, ModelPort
@@ -154,8 +155,12 @@ class Identity:
     def drain(self) -> None:
         """Takes no more calls and lets those without a credit end; started ones go on."""
         self._draining = True
+        self.end_waiting(DrainingError)
+
+    def end_waiting(self, reason: Callable[[], GovernorError]) -> None:
+        """Ends every call that has no credit yet; they have sent nothing."""
         while (call := self._queue.pop()) is not None:
-            call.end(DrainingError())
+            call.end(reason())
 
     def statistics(self) -> IdentityStatistics:
         """A snapshot."""
@@ -209,8 +214,8 @@ class Identity:
             call.end(GovernorError("abandoned by its caller"))
         else:
             self._ledger.caller_left(call.claim_id)
-            if call.request.disconnect_on_abandon:
-                call.scope.cancel()
+            if call.request.disconnect_on_abandon or not self._ledger.claims[call.claim_id].delivered:
+                call.scope.cancel()  # what was not delivered never executes (E3)
 
     # One call
 
@@ -221,13 +226,8 @@ class Identity:
             await self._first_look.connect(lane)
             if call.abandoned:
                 # Nobody wants the answer and nothing was sent: the backend need not work for it.
-                self._lost(claim_id, BackendUnavailableError("abandoned before it was sent"))
-            else:
-                error = await self._exchange(call, claim_id, lane)
-        except trio.Cancelled:
-            error = ShutdownError()
-            self._lost(claim_id, error)
-            raise
+                raise BackendUnavailableError("abandoned before it was sent")
+            error = await self._exchange(call, claim_id, lane)
         except GovernorError as failed:
             error = failed
             self._lost(claim_id, failed)
@@ -235,6 +235,10 @@ class Identity:
             _log.exception("call_failed", identity=str(self.key), claim=claim_id)
             error = GovernorError("internal error while calling the backend")
             self._lost(claim_id, error)
+        except BaseException:
+            error = ShutdownError()
+            self._lost(claim_id, error)
+            raise
         finally:
             # The lane is free and the caller hears of it in any case; the credit is the ledger's affair alone.
             self._lanes.give_back(lane)
@@ -315,11 +319,14 @@ class Identity:
         """What the model is; asks the backend if that is not known yet.
 
         Raises:
-            BackendError: the backend does not tell.
+            BackendUnavailableError: the backend does not tell. No call was sent.
         """
         while self.facts is None:
             begun = self._lives_begun
-            facts = await self._port.fetch_facts()
+            try:
+                facts = await self._port.fetch_facts()
+            except GovernorError as error:
+                raise BackendUnavailableError(f"The model could not be asked what it is: {error.message}") from error
             # What was asked before another load was seen may tell of the load before.
             if begun == self._lives_begun:
                 self.take_facts(facts)
@@ -383,7 +390,6 @@ class Identity:
         quarantined = any(claim.state is ClaimState.QUARANTINED for claim in self._ledger.claims.values())
         if quarantined and not self._ledger.wants_evidence:
             await self.take_reading()
-            self.evidence_done()
 
     async def take_reading(self) -> None:
         """One reading, applied or reported as failed."""
@@ -393,6 +399,8 @@ class Identity:
                 self.apply(ticket, await self.read())
             except GovernorError as error:
                 self.reading_failed(error)
+            if not self._ledger.wants_evidence:
+                self.evidence_done()
 
 
 def _is_tritons(status: int, error_body: bytes | bytearray) -> bool:

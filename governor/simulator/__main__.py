@@ -41,18 +41,25 @@ async def _serve(arguments: argparse.Namespace) -> None:
             metrics_port=metrics_port,
             worklog_path=arguments.work_log,
             unix_start=time.time(),
-        ):
+        ) as triton:
             ", ".join(source.config.name for source in sources)
+            names = ", ".join(source.config.name for source in sources)
+            said = f"simulated Triton at {triton.url} (metrics: {triton.metrics_url}) with: {names}\n"
+            sys.stdout.write(said)
+            sys.stdout.flush()
             async for _number in signals:
                 return
 
 
 def main() -> None:
     """Serve until SIGINT or SIGTERM."""
+    arguments = _arguments()
     try:
-        trio.run(_serve, _arguments())
-    except* (OSError, ValueError) as failed:
-        sys.exit("\n".join(str(one) for one in failed.exceptions))
+        trio.run(_serve, arguments)
+    except* OSError as failed:
+        sys.exit(f"port {arguments.port} or the metrics port cannot be used: {failed.exceptions[0]}")
+    except* ValueError as failed:
+        sys.exit(str(failed.exceptions[0]))
 
 
 if __name__ == "__main__":

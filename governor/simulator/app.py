@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import trio
 
@@ -82,12 +82,12 @@ class _Call:
         """Answer it, or misbehave."""
         action = self._action
         if isinstance(action, Hang) and not action.executes:
-            await trio.sleep_forever()
+            await _departure(client)
         make = self._begin(body, client)
         if isinstance(action, ResetAfterBody):
             raise ResetConnectionError
         if isinstance(action, Hang):
-            await trio.sleep_forever()
+            await _departure(client)
         answer = await make()
         if self._delay_s:
             await trio.sleep(self._delay_s)
@@ -132,6 +132,15 @@ class _Call:
         if told is None:
             return None
         return int(told) if told.isascii() and told.isdigit() else 0
+
+
+async def _departure(client: Client) -> NoReturn:
+    """Do nothing until the client leaves."""
+    left = trio.Event()
+    client.on_left = left.set
+    if not client.left:
+        await left.wait()
+    raise AbandonedError
 
 
 class _Ready:

@@ -61,6 +61,11 @@ class SimulatedTriton:
         return self._boot is not None
 
     @property
+    def open_connections(self) -> int:
+        """How many connections the living process serves."""
+        return self._boot.open_connections if self._boot is not None else 0
+
+    @property
     def process(self) -> Process:
         """The living process.
 

@@ -117,6 +117,16 @@ async def test_a_stream_arrives_piece_by_piece(autojump_clock: MockClock) -> Non
             assert exchange.complete
 
 
+async def test_a_long_answer_of_known_length_is_not_held_back(autojump_clock: MockClock) -> None:
+    async with service() as up:
+        headers = (("Content-Length", "70000"), ("Content-Type", "text/plain"))
+        up.world.next_plans.append(Plan(seconds=2, texts=("a", "b"), headers=headers))
+        async with streaming(up, "/v2/models/chat/generate_stream", method="POST", data=b"{}") as exchange:
+            began = trio.current_time()
+            assert await exchange.piece()
+            assert trio.current_time() - began == pytest.approx(1, abs=0.1)
+
+
 async def test_a_caller_that_leaves_leaves_the_call_and_its_late_answer_frees_the_credit(
     autojump_clock: MockClock,
 ) -> None:

@@ -111,6 +111,14 @@ def test_a_folder_that_is_not_ours_is_no_place_for_locks(runtime_dir: Path) -> N
         pass
 
 
+def test_a_folder_of_another_user_is_no_place_for_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with owned_identities(make_config()):
+        pass
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 2)
+    with pytest.raises(OwnershipError, match="not a folder of this user"), owned_identities(make_config()):
+        pass
+
+
 def test_an_error_while_owning_is_not_taken_for_one_of_the_locks() -> None:
     with pytest.raises(ConnectionError), owned_identities(make_config()):
         raise ConnectionError

@@ -184,7 +184,8 @@ async def test_a_governor_that_breaks_down_takes_hypercorns_worker_with_it(tmp_p
         with trio.fail_after(3):
             while (answer := await up.get("/health")) is not None and answer.status_code == 200:
                 await trio.sleep(0.02)
-        assert answer is None or answer.json()["code"] == "governor_not_running"
+        assert answer is not None, "while streams get their end, requests are told"
+        assert answer.json()["code"] == "governor_not_running"
         await up.exit_code(within_s=5)
         assert heard == ["event: session_died"]
         assert "broken inside" in up.log.read_text()

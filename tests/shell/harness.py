@@ -163,7 +163,7 @@ class FakeHealth:
         self.checks += 1
         await trio.sleep(0.001)
         if self.world.process is None:
-            return BackendStatus(problem=f"{config.url} refuses connections")
+            return BackendStatus(problem=f"{config.url} refuses connections", reachable=False)
         if self.not_ready:
             return BackendStatus(problem=f"{config.url} answers, but says it is not ready")
         problems = {model: "not ready" for model in models if model in self.models_not_ready}
@@ -263,7 +263,7 @@ class Listener:
 
 def envelope(frame: bytes) -> dict[str, Any]:
     """The JSON envelope of an SSE frame."""
-    line = next(line for line in frame.decode().splitlines() if line.startswith("data: "))
+    line = next(line for line in frame.decode("utf-8", "surrogatepass").split("\n") if line.startswith("data: "))
     value = json.loads(line.removeprefix("data: "))
     assert isinstance(value, dict)
     return value

@@ -43,6 +43,10 @@ class Connection:
 
     async def read_request(self) -> bytes:
         """Head and body of the next request, which must have a Content-Length or no body."""
+        with trio.fail_after(PATIENCE_S):
+            return await self._read_request()
+
+    async def _read_request(self) -> bytes:
         while b"\r\n\r\n" not in self.received:
             self._take(await self.stream.receive_some(65536))
         head, _, _ = bytes(self.received).partition(b"\r\n\r\n")
@@ -66,8 +70,9 @@ class Connection:
     async def read_to_end(self) -> bytes:
         """Everything until the client closes or resets."""
         try:
-            while data := await self.stream.receive_some(65536):
-                self.received += data
+            with trio.fail_after(PATIENCE_S):
+                while data := await self.stream.receive_some(65536):
+                    self.received += data
         except trio.BrokenResourceError:
             pass  # a reset is an end too; what came before it is in `received`
         return bytes(self.received)
@@ -139,3 +144,16 @@ async def run_to_end(exchange: Exchange) -> bytes:
     """Enter the exchange and read its answer whole."""
     async with exchange as answer:
         return await answer.read(1 << 20)
+
+
+async def serve(peer: Peer, *answers: bytes) -> None:
+    """Give one answer after the other, over as many connections as the client opens."""
+    left = list(answers)
+    while left:
+        connection = await peer.accept()
+        try:
+            while left:
+                await connection.read_request()
+                await connection.send(left.pop(0))
+        except (EOFError, trio.BrokenResourceError):
+            continue

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-NEW, SENT, FLIGHT, RUNS, ENDED, COUNTED, NEVER = "new", "sent", "flight", "runs", "ended", "counted", "never"
+NEW, SENT, FLIGHT, RUNS, ENDED, COUNTED = "new", "sent", "flight", "runs", "ended", "counted"
 """Where a call's work stands: not begun; leaving; in the server's hands but in no load yet; executing; over and not
-(wholly) counted; over and counted; over, or never begun, and nothing more of it will ever be counted."""
+(wholly) counted; over and counted."""
+NEVER, DIED, DROPPED = "never", "died", "dropped"
+"""Nothing of it will ever be counted: over, or not delivered; died with its process; lost by the server."""
 
 UP, DEAD, CLOSED, ANSWERED = "up", "dead", "closed", "answered"
 """A call's connection: alive; dead and nobody noticed; known to be dead; the answer arrived."""
@@ -96,7 +98,7 @@ class Backend:
             if call.link == UP:
                 call.link = DEAD
             if call.stage in (FLIGHT, RUNS, ENDED):
-                call.stage, call.load, call.due = NEVER, OLD, 0
+                call.stage, call.load, call.due = DIED, OLD, 0
             call.load = OLD
         self.counts = dict.fromkeys(self.counts, self.warm_up)
         self.series = self.warm_up * len(self.counts)

@@ -18,7 +18,7 @@ from governor.core.claims import Claim
 from governor.core.epoch import Epoch
 from governor.core.evidence import Ticket
 from governor.core.witness import Witness
-from tests.core.model.backend import COUNTED, NEVER, NEW, Call
+from tests.core.model.backend import COUNTED, DIED, DROPPED, NEVER, NEW, Call
 from tests.core.model.judge import Sample
 from tests.core.model.world import Reader
 
@@ -35,7 +35,7 @@ _DELIVERED = _FIELDS.index("delivered_at_s") - 2
 
 _call_values = attrgetter(*(field.name for field in dataclasses.fields(Call)))
 
-_FINAL = frozenset({COUNTED, NEVER})
+_FINAL = frozenset({COUNTED, NEVER, DIED, DROPPED})
 _DONE = (NEVER, "", "", 0, 0, 0)
 """A call that matters no more, whatever became of it."""
 _STALE = "stale"

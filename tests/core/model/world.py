@@ -28,6 +28,8 @@ from tests.core.model.backend import (
     CLOSED,
     COUNTED,
     DEAD,
+    DIED,
+    DROPPED,
     ENDED,
     FLIGHT,
     NEVER,
@@ -268,7 +270,7 @@ class World:
         """The last byte left; without a version the call is not in a load yet."""
         self.ledger.delivered(index + 1, self.now)
         call = self.backend.calls[index]
-        call.stage, call.load = (NEVER if call.link == DEAD else RUNS if version else FLIGHT), version
+        call.stage, call.load = (DIED if call.link == DEAD else RUNS if version else FLIGHT), version
 
     def send_and_deliver(self, index: int, stamped: bool, version: str = OLD) -> None:
         """Both at once."""
@@ -279,7 +281,7 @@ class World:
         """The last byte left, and the server loses the call and its connection."""
         self.send_and_deliver(index, stamped)
         call = self.backend.calls[index]
-        call.stage, call.link = NEVER, DEAD
+        call.stage, call.link = DROPPED, DEAD
 
     def cut(self, index: int) -> None:
         """The connection is gone before the last byte left."""

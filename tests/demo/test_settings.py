@@ -1,0 +1,104 @@
+"""What `make run` accepts, and what it refuses up front."""
+
+from __future__ import annotations
+
+import socket
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from governor.config import load_config
+from governor.demo.settings import DemoError, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_ports_and_folder_come_from_the_environment() -> None:
+    settings = Settings.from_environment({"PORT": "4171", "TRITON_PORT": "8100", "RUN_DIR": "here"})
+    assert (settings.governor_url, settings.triton_url) == ("http://127.0.0.1:4171", "http://127.0.0.1:8100")
+    assert settings.metrics_url == "http://127.0.0.1:8102/metrics"
+    assert str(settings.worklog) == "here/work.jsonl"
+    assert Settings.from_environment({}) == Settings()
+    assert Settings.from_environment({"PORT": "", "TRITON": ""}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"PORT": "x"}, "PORT=x is no port: give a number from 1 to 65535"),
+        ({"PORT": "0"}, "PORT=0 is no port: give a number from 1 to 65535"),
+        ({"TRITON_PORT": "65534"}, "TRITON_PORT=65534 is no port: give a number from 1 to 65533"),
+        (
+            {"PORT": "8002"},
+            "PORT=8002 lies where Triton takes 8000 to 8002: choose another PORT or TRITON_PORT",
+        ),
+        ({"TRITON": "fake"}, 'TRITON=fake is unknown: give "real" or "simulated"'),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(DemoError) as refused:
+        Settings.from_environment(environment)
+    assert refused.value.message == sentence
+
+
+def free_base() -> int:
+    for port in range(31000, 32000, 10):
+        with (
+            socket.socket() as one,
+            socket.socket() as two,
+            socket.socket() as three,
+            socket.socket() as four,
+        ):
+            try:
+                for offset, each in enumerate((one, two, three, four)):
+                    each.bind(("127.0.0.1", port + offset))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no four free ports in a row")
+
+
+def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    base = free_base()
+    settings = Settings(port=base + 3, triton_port=base, run_dir=tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", base + 1))
+        taken.listen()
+        with pytest.raises(DemoError, match=f"Port {base + 1} is taken: set TRITON_PORT to another number"):
+            settings.claim()
+    settings.claim().close()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    base = free_base()
+    settings = Settings(port=base + 3, triton_port=base, run_dir=tmp_path)
+    with settings.claim(), pytest.raises(DemoError, match=r"another run uses .*: stop it, or set RUN_DIR"):
+        settings.claim()
+    (tmp_path / "work.jsonl").write_text("old\n")
+    with settings.claim():
+        assert not settings.worklog.exists(), "a run begins with an empty work log"
+
+
+def test_configuration_it_writes_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "governor.toml"
+    file.write_text(Settings(port=4171).governor_config())
+    config = load_config(file, environ={})
+    assert config.server.port == 4171
+    assert {model["name"]: model["slots"] for model in tomllib.loads(file.read_text())["models"]} == {
+        "sentiment": 2,
+        "storyteller": 1,
+        "slow": 1,
+    }
+
+
+def test_hints_name_every_url_and_the_work_log() -> None:
+    hints = Settings(port=4171, triton_port=8100).hints()
+    for needed in (
+        "http://127.0.0.1:4171/v2/models/sentiment/generate",
+        "/events",
+        "max-time",
+        ".run/work.jsonl",
+    ):
+        assert needed in hints
