@@ -6,6 +6,8 @@ SHELL := /bin/bash
 PORT ?= 4170
 TRITON_PORT ?= 8000
 RUN_DIR ?= .run
+# TRITON=simulated runs the demo against the simulated Triton, TRITON=real refuses anything else.
+TRITON ?=
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
@@ -16,11 +18,11 @@ PY := $(VENV)/bin/python
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 		/^[a-zA-Z_-]+:.*?##/ {printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: PORT=%s TRITON_PORT=%s RUN_DIR=%s VENV=%s PYTHON=%s\n' \
-		"$(PORT)" "$(TRITON_PORT)" "$(RUN_DIR)" "$(VENV)" "$(PYTHON)"
+	@printf '\nVariables: PORT=%s TRITON_PORT=%s RUN_DIR=%s TRITON=%s VENV=%s PYTHON=%s\n' \
+		"$(PORT)" "$(TRITON_PORT)" "$(RUN_DIR)" "$(or $(TRITON),auto)" "$(VENV)" "$(PYTHON)"
 
 run: $(VENV)/.run-ready ## Start a real Triton with demo models and the governor in front of it
-	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) exec $(PY) -m governor.demo
+	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) $(if $(TRITON),TRITON=$(TRITON)) exec $(PY) -m governor.demo
 
 ##@ Test it
 .PHONY: test test-slow test-real check fmt types lint layers ci

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from governor.errors import GovernorError
 
 OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz"})
-"""Served without a token: they show nothing that a token protects, and probes have none."""
+"""Served without a token, as probes have none: names of models and why one cannot be used, no work and no text."""
 METRICS_PATH: Final = "/metrics"
 
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
@@ -63,7 +63,7 @@ class Gate:
             await send_error(send, refusal)
 
     def _refusal(self, scope: HTTPScope) -> GovernorError | None:
-        if _is_malformed(scope["raw_path"]):
+        if _is_malformed(scope.get("raw_path") or b""):
             return InvalidRequestError("Malformed URL encoding", code="invalid_request")
         own = self._own_authorities(scope)
         if self._loopback and own is not None:

@@ -54,9 +54,7 @@ def _refuse_config(error: ConfigError) -> int:
     for problem in error.problems:
         print(problem, file=sys.stderr)
     count = len(error.problems)
-    print(
-        f"governor: {count} {'mistake' if count == 1 else 'mistakes'}; nothing was started", file=sys.stderr
-    )
+    print(f"governor: {count} {'mistake' if count == 1 else 'mistakes'}; nothing was started", file=sys.stderr)
     return 2
 
 
@@ -93,9 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve a configuration until SIGTERM or SIGINT")
     serve.add_argument("config", type=Path, metavar="CONFIG", help="the TOML file; see docs/configuration.md")
     serve.add_argument("--host", help="listen on this address (server.host)")
-    serve.add_argument(
-        "--port", type=_whole, metavar="N", help="listen on this port, 0 for a free one (server.port)"
-    )
+    serve.add_argument("--port", type=_whole, metavar="N", help="listen on this port, 0 for a free one (server.port)")
     serve.add_argument(
         "--max-pending-prompts-per-session",
         type=_whole,
@@ -108,9 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MS",
         help="longest time from a prompt's acceptance to its end for the caller; 0 for no limit",
     )
-    check = commands.add_parser(
-        "check", help="check a configuration and the backends it names; starts nothing"
-    )
+    check = commands.add_parser("check", help="check a configuration and the backends it names; starts nothing")
     check.add_argument("config", type=Path, metavar="CONFIG", help="the TOML file")
     return parser
 

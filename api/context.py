@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from quart import current_app
 from quart_trio import QuartTrio
@@ -47,11 +47,7 @@ class SharedSessions:
             raise SessionIdConflictError(wanted_id, WORKSPACE_CWD)
         if not request.shared:
             return governor.create_session(request.model, wanted_id), False
-        model = (
-            governor.model(request.model)
-            if request.model is not None
-            else next(iter(governor.models.values()))
-        )
+        model = governor.model(request.model) if request.model is not None else next(iter(governor.models.values()))
         session = self._by_model.get(model.config.name)
         if session is not None and not session.closed:
             return session, True
@@ -59,10 +55,17 @@ class SharedSessions:
         return session, False
 
 
+CLIENTS_MAX: Final = 1024
+"""Client ids that a session remembers; beyond them the one that was longest not registered is forgotten."""
+
+
 def register_client(session: Session, offered: str | None) -> str:
     """Registers a caller on a session: under the id it offers if the session knows it, else under a new one."""
-    client_id = offered if offered is not None and offered in session.clients else f"client_{uuid.uuid4()}"
-    session.clients[client_id] = session.clients.get(client_id, 0) + 1
+    clients = session.clients
+    client_id = offered if offered is not None and offered in clients else f"client_{uuid.uuid4()}"
+    clients[client_id] = clients.pop(client_id, 0) + 1
+    if len(clients) > CLIENTS_MAX:
+        del clients[next(iter(clients))]
     return client_id
 
 

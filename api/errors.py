@@ -141,6 +141,15 @@ def json_response(body: dict[str, JsonValue], status: int = 200) -> Response:
     return Response(json.dumps(body), status=status, content_type=JSON)
 
 
+def empty_response(status: int) -> Response:
+    """An answer without a body, and so without a type of one; a 204 must not even have a length."""
+    response = Response(b"", status=status)
+    del response.headers["Content-Type"]
+    if status == 204:
+        del response.headers["Content-Length"]
+    return response
+
+
 def error_response(error: GovernorError) -> Response:
     """The answer of a Quart route to an error."""
     response = json_response(error.body(), error.status)

@@ -27,9 +27,7 @@ def readiness(governor: Governor) -> tuple[bool, dict[str, JsonValue]]:
         usable += reason is None
     ready = usable > 0 and not statistics.draining
     body: dict[str, JsonValue] = {"ready": ready, "draining": statistics.draining, "models": models}
-    body["identities"] = [
-        shown for identity in statistics.identities if (shown := _remarkable(identity)) is not None
-    ]
+    body["identities"] = [shown for identity in statistics.identities if (shown := _remarkable(identity)) is not None]
     return ready, body
 
 

@@ -90,9 +90,7 @@ class Inference:
             await self._answer(scope, match, body, send)
             nursery.cancel_scope.cancel()
 
-    async def _answer(
-        self, scope: HTTPScope, match: re.Match[str], body: bytes, send: ASGISendCallable
-    ) -> None:
+    async def _answer(self, scope: HTTPScope, match: re.Match[str], body: bytes, send: ASGISendCallable) -> None:
         try:
             served = self._governor.model(match[1])
             request = self._request(scope, served, match[2], CallKind(match[3]), body)
@@ -113,9 +111,7 @@ class Inference:
         if scope["query_string"]:
             path += "?" + scope["query_string"].decode("latin-1")
         headers = tuple(
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in scope["headers"]
-            if name in _TO_BACKEND
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"] if name in _TO_BACKEND
         )
         return CallRequest(
             wire=WireRequest(method="POST", path=path, headers=headers, body=body),

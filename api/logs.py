@@ -30,7 +30,8 @@ def configure_logging(stream: TextIO | None = None, *, json_lines: bool | None =
     renderer: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if json_lines
-        else [structlog.dev.ConsoleRenderer()]
+        # Plain tracebacks: the pretty ones show local variables, and those may hold a prompt's text.
+        else [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
         processors=[

@@ -44,9 +44,7 @@ class GovernorFailedError(GovernorError):
     code = "governor_failed"
 
 
-async def serve(
-    config: Config, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
-) -> None:
+async def serve(config: Config, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
     """Runs until a signal asks for the end, and returns when everything has ended. Must run in the main thread.
 
     Args:
@@ -96,9 +94,7 @@ class _Service:
                 try:
                     if self._failure is None:
                         announcement = _Announcement(task_status)
-                        await serve_http(
-                            self._app, self._options, shutdown=self._stop, task_status=announcement
-                        )
+                        await serve_http(self._app, self._options, shutdown=self._stop, task_status=announcement)
                 except GovernorError as error:
                     refused = error
                 self._say_what_goes_on()

@@ -46,9 +46,7 @@ class GovernorCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """One scrape."""
         statistics = self._governor.statistics()
-        build = GaugeMetricFamily(
-            "vig_build_info", "Always 1; the label is the running version.", labels=["version"]
-        )
+        build = GaugeMetricFamily("vig_build_info", "Always 1; the label is the running version.", labels=["version"])
         build.add_metric([version("triton-governor")], 1)
         yield build
         yield from _service(statistics)
@@ -58,9 +56,7 @@ class GovernorCollector(Collector):
         yield from _evidence(statistics.identities)
 
     def _backends(self) -> Iterator[Family]:
-        up = GaugeMetricFamily(
-            "vig_backend_up", "1 while the last health check found the server.", labels=["backend"]
-        )
+        up = GaugeMetricFamily("vig_backend_up", "1 while the last health check found the server.", labels=["backend"])
         for name, backend in self._governor.backends.items():
             up.add_metric([name], backend.status.problem is None)
         yield up
@@ -93,12 +89,8 @@ def _service(statistics: GovernorStatistics) -> Iterator[Family]:
 def _slots(identities: list[IdentityStatistics]) -> Iterator[Family]:
     slots = _gauge("vig_slots", "Slot credits of the identity.")
     free = _gauge("vig_free_slots", "Slot credits that no claim holds.")
-    quarantined = _gauge(
-        "vig_quarantined_slots", "Credits held by claims that no counter can prove ended any more."
-    )
-    claims = GaugeMetricFamily(
-        "vig_claims", "Claims that hold a slot credit, by state.", labels=[*_IDENTITY, "state"]
-    )
+    quarantined = _gauge("vig_quarantined_slots", "Credits held by claims that no counter can prove ended any more.")
+    claims = GaugeMetricFamily("vig_claims", "Claims that hold a slot credit, by state.", labels=[*_IDENTITY, "state"])
     for identity in identities:
         labels, ledger = _labels(identity), identity.ledger
         slots.add_metric(labels, ledger.slots)
@@ -130,9 +122,7 @@ def _calls(identities: list[IdentityStatistics]) -> Iterator[Family]:
 
 
 def _evidence(identities: list[IdentityStatistics]) -> Iterator[Family]:
-    contested = _gauge(
-        "vig_contested", "1 while somebody else calls the model, so that no quiet proof counts."
-    )
+    contested = _gauge("vig_contested", "1 while somebody else calls the model, so that no quiet proof counts.")
     polling = _gauge("vig_polling", "1 while readings are taken because a claim waits for evidence.")
     readings = _counter("vig_readings", "Readings of the backend's counters that were asked for.")
     failed = _counter("vig_readings_failed", "Readings that the backend did not give.")
@@ -141,9 +131,7 @@ def _evidence(identities: list[IdentityStatistics]) -> Iterator[Family]:
         "vig_execution_reconciled", "Broken claims that evidence proved ended.", labels=[*_IDENTITY, "proof"]
     )
     # The name is fixed without the _total that a counter of this format must have.
-    missing = _gauge(
-        "vig_reconcile_baseline_missing", "Claims that broke before there was a baseline; only grows."
-    )
+    missing = _gauge("vig_reconcile_baseline_missing", "Claims that broke before there was a baseline; only grows.")
     restarts = _counter("vig_restarts", "Restarts of the backend's process that were noticed.")
     reloads = _counter("vig_reloads", "Reloads of the model that were noticed.")
     falls = _counter("vig_unknown_falls", "Counters that fell and nobody could say why.")

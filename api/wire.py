@@ -213,7 +213,5 @@ def decode_max_queued(values: list[str]) -> int | None:
         return None
     value = values[-1]
     if not _DIGITS.fullmatch(value) or int(value) not in _MAX_QUEUED:
-        raise InvalidRequestError(
-            "maxQueued must be a whole number from 16 to 2048", code="invalid_max_queued"
-        )
+        raise InvalidRequestError("maxQueued must be a whole number from 16 to 2048", code="invalid_max_queued")
     return int(value)

@@ -64,7 +64,7 @@ async def run_turn(
     Raises:
         GovernorError: there is no answer, or no complete one, and why.
     """
-    give_up_at = trio.current_time() + served.backend.config.unavailable_wait_ms / 1000
+    give_up_at = float("inf")
     while True:
         try:
             target = await _target(served)
@@ -80,6 +80,8 @@ async def run_turn(
             served.backend.suspect()
             if served.backend.config.when_unavailable == "fail":
                 raise
+            # From when it was first found away: the time spent waiting for a credit before was not its fault.
+            give_up_at = min(give_up_at, trio.current_time() + served.backend.config.unavailable_wait_ms / 1000)
             with trio.move_on_at(give_up_at):
                 await served.backend.wait_usable()
                 continue

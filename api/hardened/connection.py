@@ -53,13 +53,12 @@ class HardenedConnection:
         self.pace = BodyPace(self.limits)
         self.protocol: OneWrite
         self._reading = trio.CancelScope()
-        self._client_listens = True
 
     def __await__(self) -> Generator[object, object, None]:
         return self.run().__await__()
 
     async def run(self) -> None:
-        """Serves the connection to its end; raises nothing but cancellation."""
+        """Serves the connection to its end; raises nothing but cancellation. The caller then closes the socket."""
         connections = OpenConnections.of(self.context)
         try:
             if connections.served >= self.limits.max_connections:
@@ -74,8 +73,6 @@ class HardenedConnection:
             pass  # the network's or the client's doing
         except* Exception as fault:  # noqa: BLE001  # one connection's fault must end no other
             await self.config.log.warning("connection failed: %r", fault)
-        finally:
-            await trio.aclose_forcefully(self.stream)
 
     def end(self) -> None:
         """Ends the connection: nothing more is read, and the reader's task closes it."""
@@ -112,8 +109,6 @@ class HardenedConnection:
                 while data := await self._receive():
                     await self.protocol.handle(RawData(data=data))
                     self.watch.received(partial_head=self._head_is_partial())
-                self._client_listens = False
-                await self.protocol.handle(RawData(data=b""))
             except trio.TooSlowError:
                 await self.protocol.refuse(BODY_TOO_SLOW)
 
@@ -134,7 +129,6 @@ class HardenedConnection:
                 sent = await self.sender.send(event.data)
             finally:
                 if not sent:
-                    self._client_listens = False
                     self.end()
             if not sent:
                 raise ClientGoneError("the client is gone, or was cut off because it stopped reading")
@@ -152,15 +146,14 @@ class HardenedConnection:
         connection = self.protocol.connection
         answered = connection.our_state is not h11.IDLE
         sending = connection.their_state in {h11.SEND_BODY, h11.ERROR} or bool(connection.trailing_data[0])
-        if answered and sending and self._client_listens:
+        if answered and sending:
             await self._linger()
         with trio.move_on_after(self.limits.linger_s):  # only TLS waits here, to say goodbye
             await self.stream.aclose()
 
     async def _linger(self) -> None:
         with trio.move_on_after(self.limits.linger_s):
-            if isinstance(self.stream, trio.SocketStream):
-                await self.stream.send_eof()
+            await self.sender.send_eof()
             room = LINGER_BYTES
             while room > 0 and (data := await self.stream.receive_some(RECEIVE_BYTES)):
                 room -= len(data)
@@ -170,8 +163,7 @@ class HardenedConnection:
             return
         connections.turned_away += 1
         try:
-            with trio.move_on_after(self.limits.linger_s):
-                await self.stream.send_all(TOO_MANY_CONNECTIONS.raw())
-                await self._linger()
+            await self.sender.send(TOO_MANY_CONNECTIONS.raw())
+            await self._linger()
         finally:
             connections.turned_away -= 1

@@ -34,8 +34,9 @@ def socket_of(stream: Stream) -> trio.socket.SocketType:
 class BoundedSender:
     """Fault: the stock worker shields `send_all` without bound: a client that stops reading holds a task for ever.
 
-    Nothing can cancel it then, not even the shutdown. Here only the writing of one piece is shielded, and that for
-    `timeout_s` at most. A client that does not take it is cut off with a reset, which also frees the kernel's buffer.
+    Nothing can cancel it then, not even the shutdown. Here nothing is shielded: a cancelled send leaves half a message
+    behind, and ends the connection. Each piece must be taken within `timeout_s`; a client that does not take it is cut
+    off with a reset, which also frees the kernel's buffer.
     """
 
     def __init__(self, stream: Stream, timeout_s: float) -> None:
@@ -52,18 +53,22 @@ class BoundedSender:
         view = memoryview(data)
         try:
             for start in range(0, len(view), RECEIVE_BYTES):
-                await trio.lowlevel.checkpoint_if_cancelled()
                 if not await self._send_piece(view[start : start + RECEIVE_BYTES]):
                     return False
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         finally:
             self._lock.release()
         return True
 
+    async def send_eof(self) -> None:
+        """Tells the client that nothing more will come, as far as its protocol can say so."""
+        if isinstance(self._stream, trio.SocketStream):
+            async with self._lock:
+                await self._stream.send_eof()
+
     async def _send_piece(self, piece: memoryview) -> bool:
-        # Shielded because a piece cut short would corrupt what follows; bounded by the send timeout.
-        with trio.move_on_after(self._timeout_s, shield=True) as scope:
+        with trio.move_on_after(self._timeout_s) as scope:
             await self._stream.send_all(piece)
         if scope.cancelled_caught:
             socket_of(self._stream).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

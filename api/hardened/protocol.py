@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class Inbox:
     """Fault: a stock disconnect queues behind unread body messages, so an application not reading never finishes.
 
-    Its last `send` waits for room in the queue that only itself could empty. Here the disconnect needs no room, and
-    what comes after the application ended is dropped.
+    Its last `send` waits for room in the queue that only itself could empty. Here the disconnect needs no room.
     """
 
     def __init__(self, messages_max: int) -> None:
@@ -50,14 +49,9 @@ class Inbox:
         try:
             return await self._receive.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
-            await (
-                trio.lowlevel.checkpoint()
-            )  # an application that ignores disconnects must not starve the rest
+            # An application that ignores disconnects must not starve the rest.
+            await trio.lowlevel.checkpoint()
             return {"type": "http.disconnect"}
-
-    def close(self) -> None:
-        """The application has ended."""
-        self._receive.close()
 
 
 class RequestTasks(TaskGroup):
@@ -80,8 +74,6 @@ class RequestTasks(TaskGroup):
                 pass  # its own send told it so
             except* Exception:  # noqa: BLE001  # one request's fault must end no other
                 await config.log.exception("Error in ASGI Framework")
-            finally:
-                inbox.close()
             await send(None)
 
         self.spawn(run)

@@ -33,7 +33,9 @@ async def events(session_id: str) -> Response:
         "X-Qwen-SSE-Stream-Id": str(uuid.uuid4()),
     }
     if request.method == "HEAD":
-        return Response("", headers=head)
+        shown = Response(b"", headers=head)
+        del shown.headers["Content-Length"]
+        return shown
     try:
         stream = session.subscribe(
             after_id=decode_cursor(request.headers.get("Last-Event-ID")),

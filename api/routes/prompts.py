@@ -10,7 +10,7 @@ from governor.errors import PromptQueueFullError
 
 from ..body import json_object
 from ..context import require_registered, this_app
-from ..errors import json_response
+from ..errors import empty_response, json_response
 from ..guard import after_response
 from ..wire import decode_client_id, decode_prompt
 
@@ -51,4 +51,4 @@ async def cancel(session_id: str) -> Response:
     client_id = decode_client_id(request.headers.get("X-Qwen-Client-Id"))
     require_registered(session, client_id)
     session.cancel(client_id)
-    return Response("", status=204)
+    return empty_response(204)

@@ -11,7 +11,7 @@ from quart import Blueprint, Response
 from governor.errors import BackendUnavailableError
 
 from ..context import this_app
-from ..errors import error_response, json_response
+from ..errors import empty_response, error_response, json_response
 from ..health import readiness
 from ..wire import WORKSPACE_CWD
 
@@ -100,7 +100,7 @@ def _features(config: Config) -> list[JsonValue]:
 @blueprint.get("/v2/health/live")
 async def v2_live() -> Response:
     """Triton's liveness route, answered by the governor for itself."""
-    return Response("", status=200)
+    return empty_response(200)
 
 
 @blueprint.get("/v2/health/ready")
@@ -108,10 +108,8 @@ async def v2_ready() -> Response:
     """Triton's readiness route: as `/readyz`."""
     is_ready, body = readiness(this_app().governor)
     if is_ready:
-        return Response("", status=200)
-    return json_response(
-        {"error": "no model can be used; GET /readyz says why", "code": "not_ready", **body}, 503
-    )
+        return empty_response(200)
+    return json_response({"error": "no model can be used; GET /readyz says why", "code": "not_ready", **body}, 503)
 
 
 @blueprint.get("/v2/models/<model>/ready")
@@ -120,5 +118,5 @@ async def v2_model_ready(model: str, model_version: str | None = None) -> Respon
     """Triton's readiness route of a model, from the last health check; which version is loaded is not looked at."""
     problem = this_app().governor.model(model).problem()
     if problem is None:
-        return Response("", status=200)
+        return empty_response(200)
     return error_response(BackendUnavailableError(problem))

@@ -9,7 +9,7 @@ from quart import Blueprint, Response, request
 
 from ..body import json_object
 from ..context import register_client, this_app
-from ..errors import json_response
+from ..errors import empty_response, json_response
 from ..wire import WORKSPACE_CWD, decode_client_id, decode_create
 
 if TYPE_CHECKING:
@@ -44,4 +44,4 @@ async def create_session() -> Response:
 async def close_session(session_id: str) -> Response:
     """Closes a session; its pending prompts get their terminal event, its readers their end."""
     this_app().governor.close_session(session_id)
-    return Response("", status=204)
+    return empty_response(204)

@@ -52,6 +52,19 @@ def test_a_person_gets_text() -> None:
     assert not stream.getvalue().startswith("{")
 
 
+def test_no_local_variable_is_shown_to_a_person_either() -> None:
+    """A traceback with locals would show prompts."""
+    stream = io.StringIO()
+    configure_logging(stream, json_lines=False)
+    secret = "the prompt's text"
+    try:
+        raise ValueError(len(secret))
+    except ValueError:
+        structlog.get_logger().exception("broke")
+    assert "ValueError: 17" in stream.getvalue()
+    assert secret not in stream.getvalue()
+
+
 def test_configuring_twice_writes_once() -> None:
     stream = io.StringIO()
     configure_logging(stream)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from api.context import CLIENTS_MAX, register_client
 from governor.config import ModelConfig
 from tests.api.harness import Service, listening, service
 
@@ -66,7 +67,8 @@ async def test_of_callers_who_come_at_once_exactly_one_makes_the_session(autojum
 async def test_a_closed_shared_session_is_replaced(autojump_clock: MockClock) -> None:
     async with service() as up:
         first = (await up.ask("POST", "/session")).json["sessionId"]
-        assert (await up.ask("DELETE", f"/session/{first}")).status == 204
+        answer = await up.ask("DELETE", f"/session/{first}")
+        assert (answer.status, answer.headers, answer.body) == (204, {}, b"")
         second = (await up.ask("POST", "/session")).json
         assert second["attached"] is False
         assert second["sessionId"] != first
@@ -142,6 +144,21 @@ async def test_a_known_client_id_is_used_again_and_an_unknown_one_replaced(autoj
         assert stranger.json["clientId"] not in {mine, "client_of_old"}
         bad = await up.ask("POST", "/session", headers={"X-Qwen-Client-Id": "with blank"})
         assert (bad.status, bad.code) == (400, "invalid_client_id")
+
+
+async def test_a_session_remembers_a_bounded_number_of_clients(autojump_clock: MockClock) -> None:
+    """Attaching is free, so it may not cost memory without end. Who registers again is remembered longest."""
+    async with service() as up:
+        mine = (await up.ask("POST", "/session")).json
+        session = up.governor.sessions[mine["sessionId"]]
+        early = register_client(session, None)
+        for _ in range(CLIENTS_MAX - 2):
+            register_client(session, None)
+        assert register_client(session, mine["clientId"]) == mine["clientId"]
+        register_client(session, None)
+        assert len(session.clients) == CLIENTS_MAX
+        assert mine["clientId"] in session.clients
+        assert early not in session.clients
 
 
 async def test_closing_a_session_ends_its_prompts_then_its_streams(autojump_clock: MockClock) -> None:

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from governor.demo.triton import install, why_not_supported
+from governor.demo.triton import Installation, install, why_not_supported
 from governor.simulator import demo_models, lab_models, simulated_triton
 from tests.contract.real import RealDriver
 from tests.contract.simulated import SimulatedDriver
@@ -35,11 +35,17 @@ def run_without_waiting(
 
 
 @pytest.fixture(scope="session")
-def real_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealDriver]:
+def installation() -> Installation:
     reason = why_not_supported()
     if reason is not None:
         pytest.skip(reason)
-    installation = trio.run(partial(install, PROJECT, print))
+    return trio.run(partial(install, PROJECT, print))
+
+
+@pytest.fixture(scope="session")
+def real_session(
+    installation: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealDriver]:
     driver = RealDriver(installation, tmp_path_factory.mktemp("triton"), _free_ports())
     trio.run(driver.start)
     try:
@@ -90,3 +96,19 @@ async def triton(leg: str, real_driver: RealDriver | None) -> AsyncIterator[Trit
     assert leg == "simulated"
     async with simulated_triton((*lab_models(), *demo_models())) as simulated:
         yield SimulatedDriver(simulated)
+
+
+@pytest.fixture
+async def own_triton(leg: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TritonDriver]:
+    """A Triton of the test's own, to be killed: with `nobatch` and `stream` only."""
+    if leg == "simulated":
+        async with simulated_triton(lab_models(), start_models=("nobatch", "stream")) as simulated:
+            yield SimulatedDriver(simulated)
+        return
+    installation: Installation = request.getfixturevalue("installation")
+    driver = RealDriver(installation, tmp_path, _free_ports(), ("nobatch", "stream"))
+    try:
+        await driver.start()
+        yield driver
+    finally:
+        driver.triton.end_now()

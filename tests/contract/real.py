@@ -1,16 +1,19 @@
-"""The driver of the real Triton: one server for the whole test session, healed after every test."""
+"""The driver of a real Triton; one server serves the whole test session and is healed after every test."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from governor.demo.triton import DEMO_MODELS, Installation, RealTriton
 from tests.contract.driver import TritonDriver, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).parent / "models"
 _STREAMING = {"stream", "late"}
@@ -46,11 +49,14 @@ def _source_of(name: str) -> Path:
 
 
 class RealDriver(TritonDriver):
-    def __init__(self, installation: Installation, folder: Path, port: int) -> None:
+    def __init__(
+        self, installation: Installation, folder: Path, port: int, models: Sequence[str] | None = None
+    ) -> None:
         self._folder = folder / "models"
         self._worklog = folder / "work.jsonl"
         self._port = port
-        self._models = build_repository(self._folder)
+        in_repository = build_repository(self._folder)
+        self._models = in_repository if models is None else [*models]
         self._touched: set[str] = set()
         caches = installation.server.parent.parent / "caches"
         self.triton = RealTriton(
@@ -113,8 +119,6 @@ class RealDriver(TritonDriver):
         """Make everything as it was at the start of the session, counters aside."""
         for name in self._touched:
             _lay_out(self._folder, name)
-        if not self.running:
-            await self.start()
         for name in self._touched:
             await self.load(name)
         self._touched.clear()

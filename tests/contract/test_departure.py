@@ -46,11 +46,11 @@ async def test_executing_infer_runs_to_its_end_and_counts(triton: TritonDriver, 
     assert await triton.settled_counts("nobatch") == (before[0] + 1, before[1])
 
 
-@pytest.mark.parametrize("model", ["nobatch", "sleep_q"])
+@pytest.mark.parametrize("model", ["nobatch", "sleep_db"])
 async def test_queued_infer_executes_and_counts(triton: TritonDriver, model: str) -> None:
     """Default scheduler and dynamic batcher: the queued one is not withdrawn with its client."""
     before, first, queued = await triton.settled_counts(model), new_id(), new_id()
-    batch = 1 if model == "sleep_q" else None
+    batch = 1 if model == "sleep_db" else None
     async with triton.wire() as one, triton.wire() as two:
         await one.send("POST", f"/v2/models/{model}/infer", sleep_body(250, batch=batch, id=first))
         await triton.wait_for_start(first)
@@ -58,16 +58,8 @@ async def test_queued_infer_executes_and_counts(triton: TritonDriver, model: str
         await trio.sleep(0.02)
         await two.reset()
         assert (await one.reply()).status == 200
-    await until(lambda: _settled(triton, queued, model), "the queued one to end or to time out")
-    await triton.settled_counts(model)
-    after = await triton.settled_counts(model)
-    assert sum(after) == sum(before) + 2
-    if model == "nobatch":
-        assert triton.times_of(queued)[1] is not None
-
-
-async def _settled(triton: TritonDriver, queued: str, model: str) -> bool:
-    return triton.times_of(queued)[1] is not None or (await triton.counts(model))[1] > 0
+    await triton.wait_for_end(queued)
+    assert await triton.settled_counts(model) == (before[0] + 2, before[1])
 
 
 async def test_every_request_that_was_sent_whole_executes_and_counts(triton: TritonDriver) -> None:

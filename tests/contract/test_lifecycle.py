@@ -24,7 +24,8 @@ async def infer(triton: TritonDriver, model: str = "nobatch", *, version: int | 
     assert reply.status == 200, reply
 
 
-async def test_kill_ends_the_work_and_zeroes_the_counters(triton: TritonDriver) -> None:
+async def test_kill_ends_the_work_and_zeroes_the_counters(own_triton: TritonDriver) -> None:
+    triton = own_triton
     await infer(triton)
     execution = new_id()
     async with triton.wire() as wire:
@@ -42,8 +43,9 @@ async def test_kill_ends_the_work_and_zeroes_the_counters(triton: TritonDriver) 
     assert triton.times_of(execution)[1] is None
 
 
-async def test_terminate_finishes_what_executes_and_serves_open_connections(triton: TritonDriver) -> None:
+async def test_terminate_finishes_what_executes_and_serves_open_connections(own_triton: TritonDriver) -> None:
     """A new connection is closed without an answer; a kept-alive one still gets even inferences."""
+    triton = own_triton
     execution = new_id()
     async with triton.wire() as busy, triton.wire() as idle, trio.open_nursery() as nursery:
         assert (await idle.ask("GET", "/v2/health/live")).status == 200
@@ -158,7 +160,7 @@ async def test_unload_of_a_member_unloads_its_ensemble_and_load_of_the_ensemble_
     triton: TritonDriver,
 ) -> None:
     await triton.unload("sleep")
-    assert (await triton.index_state("ens"))[0] == "UNAVAILABLE"
+    await until(lambda: _state_is(triton, "ens", "UNAVAILABLE"), "the ensemble to be unloaded")
     await triton.load("ens")
     assert [await triton.index_state(name) for name in ("ens", "sleep")] == [("READY", "")] * 2
 
@@ -220,7 +222,10 @@ async def nonce(triton: TritonDriver, model: str | None = None) -> str:
     return str(reply.json()["log_frequency"])
 
 
-async def test_trace_nonce_survives_reload_and_unload_and_dies_with_the_process(triton: TritonDriver) -> None:
+async def test_trace_nonce_survives_reload_and_unload_and_dies_with_the_process(
+    own_triton: TritonDriver,
+) -> None:
+    triton = own_triton
     for path in ("/v2/trace/setting", "/v2/models/nobatch/trace/setting"):
         reply = await triton.post(path, {"log_frequency": NONCE})
         assert (reply.status, reply.json()["log_frequency"]) == (200, NONCE)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-needs_real = pytest.mark.skipif(why_not_supported() is not None, reason=str(why_not_supported()))
-
 
 def free_base() -> int:
     """The first of four free ports in a row, below those that the kernel hands out."""
@@ -96,12 +94,14 @@ async def demonstration(folder: Path, triton: str) -> AsyncIterator[Demonstratio
     ("triton", "number"),
     [
         ("simulated", signal.SIGINT),
-        pytest.param("real", signal.SIGTERM, marks=[pytest.mark.real_triton, needs_real]),
+        pytest.param("real", signal.SIGTERM, marks=pytest.mark.real_triton),
     ],
 )
 async def test_runs_until_it_is_asked_to_stop_and_leaves_nothing(
     tmp_path: Path, triton: str, number: signal.Signals
 ) -> None:
+    if triton == "real" and (reason := why_not_supported()) is not None:
+        pytest.skip(reason)
     async with demonstration(tmp_path, triton) as demo:
         await demo.until_said("Ctrl-C stops everything.")
         async with httpx.AsyncClient(base_url=demo.url, timeout=30) as client:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from api import hardened
-from api.hardened.connection import HardenedConnection
+from api.hardened.connection import TURNED_AWAY_MAX
 from api.hardened.protocol import OneWrite
 
 from .support import (
@@ -68,6 +68,9 @@ async def test_a_reader_that_stalls_is_cut_off(path: str) -> None:
             await client.send_all(get(path))
             await eventually(lambda: path in app.ended, within_s=3)
             await eventually(lambda: task_names() == tasks, within_s=3)
+            with pytest.raises(trio.BrokenResourceError):  # noqa: PT012  # what is left of it is not delivered
+                while await client.receive_some(65536):
+                    pass
 
 
 async def test_a_slow_reader_that_keeps_taking_is_served_to_the_end() -> None:
@@ -152,6 +155,36 @@ async def test_unread_body_messages_do_not_hold_up_the_last_send() -> None:
         full.set()
         assert (await read_reply(client)).body == b"ok"
         assert await read_all(client) == b"", "closed, as the body was not read to its end"
+
+
+async def test_a_send_that_was_cancelled_ends_the_connection() -> None:
+    """BoundedSender: the protocol believes the end of this answer sent, and would go on to the next request."""
+
+    async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        await send(start())
+        await send(body(b"x", more=True))
+        with trio.CancelScope() as cancelled:
+            cancelled.cancel()
+            await send(body(b""))
+
+    async with serving(app) as server, await connect(server.port) as client:
+        await client.send_all(get("/"))
+        said = await read_all(client)
+        assert said.endswith(b"1\r\nx\r\n"), "closed, without the last chunk"
+
+
+async def test_an_application_that_fails_ends_only_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    """RequestTasks: as the stock worker does, for applications without a Guard."""
+
+    async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        raise ZeroDivisionError("of the application")
+
+    async with serving(app) as server:
+        assert (await ask(server.port)).status == 500
+        assert (await ask(server.port)).status == 500
+    assert caplog.text.count("ZeroDivisionError: of the application") == 2
 
 
 async def test_idle_connections_close_on_time_also_under_quart() -> None:
@@ -246,6 +279,16 @@ async def test_a_body_that_keeps_coming_is_read_to_its_end() -> None:
         assert (await read_reply(client)).body == b"40960"
 
 
+async def test_each_request_has_its_own_time_for_its_body() -> None:
+    """BodyPace: what one body of a connection cost does not shorten the next."""
+    async with serving(BareApp(), body_timeout_s=0.3) as server, await connect(server.port) as client:
+        for _ in range(3):
+            await client.send_all(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
+            await trio.sleep(0.15)
+            await client.send_all(b"x")
+            assert (await read_reply(client)).body == b"1"
+
+
 async def test_a_handler_may_wait_longer_than_any_timeout_of_the_connection() -> None:
     """BodyPace: the stock `read_timeout` kills waiting handlers; here only a client that owes something is timed."""
     bounds = {
@@ -284,12 +327,13 @@ async def test_turned_away_clients_cannot_stay() -> None:
         await read_reply(first)
         await trio.testing.wait_all_tasks_blocked(0.02)
         tasks = task_names()
-        clients = [await connect(server.port) for _ in range(100)]
-        await eventually(
-            lambda: task_names() == tasks, within_s=HardenedConnection.default_limits.linger_s + 2
-        )
-        for client in clients:
-            await client.aclose()
+        for _ in range(2):
+            clients = [await connect(server.port) for _ in range(TURNED_AWAY_MAX + 10)]
+            said = [await read_all(client) for client in clients]
+            assert sum(answer.startswith(b"HTTP/1.1 503 ") for answer in said) == TURNED_AWAY_MAX
+            await eventually(lambda: task_names() == tasks, within_s=4)
+            for client in clients:
+                await client.aclose()
 
 
 async def test_closing_the_sending_side_counts_as_leaving() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import h11
 import pytest
 import trio
+import trio.testing
 
 from api.hardened.pieces import BoundedSender
 from api.hardened.protocol import HttpOneOnly
@@ -65,12 +66,33 @@ async def test_what_is_not_plain_http_1_is_refused_with_a_code(name: str) -> Non
         assert await read_all(client) == b""
 
 
+async def test_a_refused_http_2_client_may_finish_its_sentence() -> None:
+    """A client that sends its frames behind the preface is not reset before it could read the refusal."""
+    async with serving(BareApp()) as server, await connect(server.port) as client:
+        await client.send_all(PREFACE)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        for _ in range(3):
+            await client.send_all(bytes(9))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (await read_reply(client)).status == 505
+
+
 async def test_a_refused_head_request_gets_no_body() -> None:
     async with serving(BareApp()) as server, await connect(server.port) as client:
         await client.send_all(b"HEAD ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n")
         said = await read_all(client)
     assert said.startswith(b"HTTP/1.1 400 ")
     assert said.endswith(b"\r\n\r\n")
+
+
+async def test_a_refusal_after_a_head_request_has_its_body() -> None:
+    """The method of the last request says nothing about the next, which was not understood."""
+    async with serving(BareApp()) as server, await connect(server.port) as client:
+        await client.send_all(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await read_reply(client, method="HEAD")).status == 200
+        await client.send_all(b"\x00garbage\r\n\r\n")
+        reply = await read_reply(client)
+        assert (reply.status, json.loads(reply.body)["code"]) == (400, "malformed_request")
 
 
 async def test_an_offer_to_switch_to_h2c_is_ignored() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 import trio
@@ -11,12 +11,14 @@ import trio
 from api.serving import ApplicationFailedError, ListenError, ServeOptions, serve_http
 from governor.errors import GovernorError
 
-from .support import BareApp, ask, connect, get, read_reply, serving
+from .support import BareApp, ask, connect, get, open_files, read_reply, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
+
+AddressInfo: TypeAlias = "tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]"
 
 
 async def failure_of(app: ASGIFramework, options: ServeOptions) -> GovernorError:
@@ -58,6 +60,28 @@ async def test_a_name_is_served_on_all_its_addresses_and_one_port() -> None:
         await stream.send_all(get("/"))
         assert (await read_reply(stream)).body == b"ok"
         await stream.aclose()
+        stop.set()
+
+
+async def test_an_address_of_a_family_that_is_not_used_here_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name may have one, as localhost often has ::1 where IPv6 is off; the others are served."""
+
+    async def two_addresses(*_: object, **__: object) -> list[AddressInfo]:
+        kind, protocol = socket.SOCK_STREAM, socket.IPPROTO_TCP
+        return [(socket.AF_INET, kind, protocol, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", two_addresses)
+    stop = trio.Event()
+
+    async def run(task_status: trio.TaskStatus[list[str]]) -> None:
+        options = ServeOptions(host="two.invalid", port=0)
+        await serve_http(BareApp(), options, shutdown=stop, task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        [url] = await nursery.start(run)
+        assert url.startswith("http://127.0.0.1:")
         stop.set()
 
 
@@ -158,7 +182,9 @@ async def test_a_start_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     async def hangs(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         await trio.sleep_forever()
 
+    files = open_files()
     error = await failure_of(hangs, ServeOptions(port=0))
+    assert open_files() == files, "the listening socket is still open"
     assert isinstance(error, ApplicationFailedError)
     assert "did not start within 0.05 s" in error.message
 

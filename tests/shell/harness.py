@@ -284,6 +284,7 @@ async def service(
     backend: Mapping[str, Any] | None = None,
     models: tuple[ModelConfig, ...] | None = None,
     boots: bool = True,
+    metrics: bool = False,
 ) -> AsyncIterator[Service]:
     """A running governor with one model of one slot; everything is cancelled at the end."""
     config = Config(
@@ -299,7 +300,7 @@ async def service(
         or (ModelConfig(**{"name": MODEL, "backend": "b", "slots": 1, "kind": "generate", **(model or {})}),),
     )
     async with trio.open_nursery() as nursery:
-        world = World(nursery, boots=boots)
+        world = World(nursery, boots=boots, metrics=metrics)
         health = FakeHealth(world)
         clock = trio.current_time
         governor = Governor(

@@ -76,6 +76,7 @@ async def test_prompts_that_wait_for_a_credit_held_by_a_call_that_the_backend_to
     """They fail or wait as those do that find a free credit, although it is the credit they wait for."""
     async with service(backend=settings) as governed:
         ask(governed.session(), "100 cut off")
+        await trio.sleep(0.1)
         session = governed.session()
         heard = governed.listen(session)
         waits = ask(session, "1")
@@ -99,6 +100,7 @@ async def test_a_server_that_answers_without_being_ready_fails_nobody_who_waits(
     """A model that is being loaded makes the whole server not ready, while the others compute."""
     async with service() as governed:
         ask(governed.session(), "3")
+        await trio.sleep(0.1)
         session = governed.session()
         heard = governed.listen(session)
         waits = ask(session, "1")
@@ -128,7 +130,7 @@ async def test_prompts_wait_for_a_backend_where_the_operator_says_so(kind: str) 
 
 
 async def test_waiting_for_a_backend_has_an_end() -> None:
-    """`unavailable_wait_ms`: from the turn's start, then the error that a caller would have got at once."""
+    """`unavailable_wait_ms`: from when it was first found away, then the error that a caller would have got at once."""
     async with service(backend={"when_unavailable": "wait", "unavailable_wait_ms": 7_000}) as governed:
         governed.world.kill()
         session = governed.session()
@@ -174,7 +176,7 @@ async def quarantine(governed: Service) -> None:
 
 async def test_a_quarantined_claim_is_freed_when_the_backend_comes_back_as_another_process() -> None:
     """E6, E12: nobody polls for it, so the health check looks; a prompt that waited for the slot runs."""
-    async with service() as governed:
+    async with service(backend={"when_unavailable": "wait"}) as governed:
         await quarantine(governed)
         session = governed.session()
         heard = governed.listen(session)

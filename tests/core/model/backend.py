@@ -18,6 +18,9 @@ NEVER, DIED, DROPPED = "never", "died", "dropped"
 UP, DEAD, CLOSED, ANSWERED = "up", "dead", "closed", "answered"
 """A call's connection: alive; dead and nobody noticed; known to be dead; the answer arrived."""
 
+COUNTED_EARLY = -1
+"""In place of what is due: a call that executes and was counted already."""
+
 OLD = ""
 """In place of a version: a load that the statistics no longer show."""
 
@@ -92,14 +95,20 @@ class Backend:
         """The identity of the process, where it can be had."""
         return f"B{self.process}"
 
-    def restart(self) -> None:
-        """The process dies with everything in it; the next one answers."""
+    def restart(self, *, drains: bool) -> None:
+        """The process dies with everything in it, and the next one answers.
+
+        With `drains` the old one finishes what it executes although the next one answers already: the one thing
+        that the ledger takes for impossible.
+        """
         for call in self.calls:
+            call.load = OLD
+            if drains and call.stage == RUNS:
+                continue
             if call.link == UP:
                 call.link = DEAD
             if call.stage in (FLIGHT, RUNS, ENDED):
-                call.stage, call.load, call.due = DIED, OLD, 0
-            call.load = OLD
+                call.stage, call.due = DIED, 0
         self.counts = dict.fromkeys(self.counts, self.warm_up)
         self.series = self.warm_up * len(self.counts)
         self.process += 1
@@ -127,6 +136,20 @@ class Backend:
     def busy(self) -> bool:
         """Something is on its way, executes, or is still to be counted."""
         return any(call.stage in (FLIGHT, RUNS, ENDED) for call in self.calls)
+
+    def count_early(self, call: Call) -> None:
+        """The call is counted while it executes, and will not be counted again (E12)."""
+        call.due = COUNTED_EARLY
+        self.counts[call.load] += 1
+        self.series += 1
+
+    def end(self, call: Call, outcome: Outcome) -> None:
+        """The call's work is over."""
+        counted_early = call.due == COUNTED_EARLY
+        call.due, call.least, call.most = outcome
+        if counted_early:
+            call.due = 0
+        call.stage = ENDED if call.due else COUNTED if counted_early else NEVER
 
     def count(self, call: Call) -> None:
         """One step of counting a call's end."""

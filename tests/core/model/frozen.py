@@ -20,7 +20,7 @@ from governor.core.evidence import Ticket
 from governor.core.witness import Witness
 from tests.core.model.backend import COUNTED, DIED, DROPPED, NEVER, NEW, Call
 from tests.core.model.judge import Sample
-from tests.core.model.world import Reader
+from tests.core.model.world import Left, Reader
 
 if TYPE_CHECKING:
     from governor.core.ledger import Ledger
@@ -33,6 +33,7 @@ assert _FIELDS[:2] == ["id", "opened_at_s"], "neither matters to the ledger"
 _values = attrgetter(*_FIELDS[2:])
 _DELIVERED = _FIELDS.index("delivered_at_s") - 2
 
+_left_values = attrgetter(*(field.name for field in dataclasses.fields(Left)))
 _call_values = attrgetter(*(field.name for field in dataclasses.fields(Call)))
 
 _FINAL = frozenset({COUNTED, NEVER, DIED, DROPPED})
@@ -71,7 +72,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
         _freeze_ledger(ledger, world.now),
         tuple(backend.counts.items()),
         (backend.series if world.bounds.metrics else 0, backend.process, backend.life),
-        (left.restarts, left.reloads, left.version_changes, left.foreign, left.releases),
+        _left_values(left),
         tuple(
             [
                 (
@@ -93,7 +94,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
 def restore(world: World, frozen: Frozen) -> None:
     """Makes `world` what was frozen."""
     calls, rest, counts, numbers, left, readers, (world.now, world.last, world.tainted) = frozen
-    backend, ledger, budget = world.backend, world.ledger, world.left
+    backend, ledger = world.backend, world.ledger
     ledger.claims.clear()
     for index, (call, values) in enumerate(calls):
         backend.calls[index] = Call(*call)
@@ -104,7 +105,7 @@ def restore(world: World, frozen: Frozen) -> None:
     _restore_ledger(ledger, rest, opened=len(calls), now_s=world.now)
     backend.counts = dict(counts)
     backend.series, backend.process, backend.life = numbers
-    budget.restarts, budget.reloads, budget.version_changes, budget.foreign, budget.releases = left
+    world.left = Left(*left)
     world.readers = [_restore_reader(reader) for reader in readers]
 
 

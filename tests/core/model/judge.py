@@ -45,6 +45,10 @@ WINDOW = "without boot identity a call was lost in the new process before the re
 WARM_UP = "a load warmed up more than its predecessor had counted, and overtook it unseen"
 
 
+EARLY_COUNT = "the counter did not wait for the end of the work, and nobody had said so"
+DRAIN = "the next process answered while the last one still executed"
+
+
 def check_states(world: World) -> None:
     """After every event: a claim is open exactly while its connection is, and an answered one is gone."""
     claims = world.ledger.claims
@@ -80,7 +84,7 @@ def check_verdict(world: World, before: Before, sample: Sample, verdict: Verdict
     if verdict.life in {Life.RELOAD, Life.UNKNOWN_FALL} and life == sample.life:
         raise BrokenRuleError(f"{verdict.life.value} without a new life (E6)")
     _notice(world, before, sample, verdict)
-    if sample.boot is not None or verdict.life is not Life.SAME:
+    if sample.boot is not None or verdict.life in {Life.BASELINE, Life.RESTART, Life.UNKNOWN_FALL}:
         known = sample.process
     world.last = (sample.life, sample.process, known)
 
@@ -93,6 +97,10 @@ def _excuse(
         return FOREIGN
     if not bounds.lag_is_short:
         return LATE_COUNT
+    if bounds.counts_early:
+        return EARLY_COUNT
+    if bounds.drains:
+        return DRAIN
     if bounds.warm_up_after > bounds.warm_up:
         return WARM_UP
     if proof is ClaimEvent.PROCESS_ENDED and claim_id in before.gone:

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from governor.core.claims import ClaimState
-from governor.core.counting import PLAIN, Counts, CountRule, Reading
+from governor.core.counting import ENSEMBLE, PLAIN, Counts, CountRule, Reading
 from governor.core.evidence import OnFall
 from governor.core.ledger import Ledger
 from tests.core.model import judge
 from tests.core.model.backend import (
     ANSWERED,
     CLOSED,
+    COUNTED_EARLY,
     COUNTED,
     DEAD,
     DIED,
@@ -64,12 +65,18 @@ class Bounds:
         readers: how many readings can be under way at a time.
         slow_begin: a reading shows a moment some time after it was asked for.
         slow_send: a call is delivered some time after its first byte left.
+        drains: the next process answers while the last one still finishes what it executes.
+        stale_lanes: a call may be sent on a connection whose process is dead.
+        slow_restart: a process takes longer than the settle time to come back.
         slow_entry: a delivered call enters a load some time later.
         undelivered: a connection may break before the last byte left.
         delivery_lost: the server may drop a delivered call and its connection.
         callers_leave: callers may leave their calls.
         lag_is_short: the facts about the settle time hold.
-        disciplined: the driver takes a reading before a delivery whenever the ledger wants one (E4).
+        disciplined: the driver takes a reading before a delivery whenever the ledger wants one (E4), or when the
+            connection's stamp shows another process than the ledger knows.
+        counts_early: a call may be counted while it executes (E12).
+        recounts: how often the configuration may turn out to be an ensemble's.
         foreign: calls of somebody else that are counted.
         releases: claims that an operator releases; `honest_releases`: only when their work is over.
         warm_up: what the first load counts before its first call; `warm_up_after`: what later ones count.
@@ -86,6 +93,9 @@ class Bounds:
     split: bool = False
     readers: int = 1
     restarts: int = 0
+    slow_restart: bool = False
+    drains: bool = False
+    stale_lanes: bool = False
     reloads: int = 0
     series_reset: bool = False
     versions: tuple[str, ...] = ("1",)
@@ -98,6 +108,8 @@ class Bounds:
     callers_leave: bool = False
     lag_is_short: bool = True
     disciplined: bool = False
+    counts_early: bool = False
+    recounts: int = 0
     foreign: int = 0
     releases: int = 0
     honest_releases: bool = False
@@ -121,6 +133,7 @@ class Left:
     restarts: int
     reloads: int
     version_changes: int
+    recounts: int
     foreign: int
     releases: int
 
@@ -148,7 +161,9 @@ class World:
             slots=bounds.calls, rule=bounds.rule, provable=bounds.provable, settle_s=1, on_fall=bounds.on_fall
         )
         self.readers: list[Reader | None] = [None] * bounds.readers
-        self.left = Left(bounds.restarts, bounds.reloads, bounds.version_changes, bounds.foreign, bounds.releases)
+        self.left = Left(
+            bounds.restarts, bounds.reloads, bounds.version_changes, bounds.recounts, bounds.foreign, bounds.releases
+        )
         self.last = (0, 0, 0)
         self.tainted: str | None = None
         self.excuses: set[str] = set()
@@ -170,8 +185,7 @@ class World:
         events: list[Event] = []
         for index, call in enumerate(self.backend.calls):
             if call.stage == NEW:
-                if not (self.bounds.disciplined and self.ledger.wants_baseline(self.now)):
-                    self._send_events(index, events)
+                self._send_events(index, events)
                 break  # calls are alike: the first that was not sent is the next
             self._call_events(index, call, events)
         self._reader_events(events)
@@ -181,6 +195,10 @@ class World:
     def _send_events(self, index: int, events: list[Event]) -> None:
         bounds = self.bounds
         for stamped in bounds.stamps:
+            if bounds.disciplined and (
+                self.ledger.wants_baseline(self.now) or (stamped and self.ledger.boot != self.backend.boot)
+            ):
+                continue
             if bounds.slow_send:
                 events.append(("send", index, stamped))
             elif bounds.slow_entry:
@@ -189,6 +207,8 @@ class World:
                 events += [("send and deliver", index, stamped, version) for version in self.backend.counts]
             if bounds.delivery_lost:
                 events.append(("send and drop", index, stamped))
+            if bounds.stale_lanes and self.backend.process > 1:
+                events.append(("send on a dead lane", index, stamped))
 
     def _call_events(self, index: int, call: Call, events: list[Event]) -> None:
         bounds, versions = self.bounds, self.backend.counts
@@ -203,6 +223,8 @@ class World:
         if call.stage == FLIGHT:
             events += [("enter", index, version) for version in versions]
         elif call.stage == RUNS:
+            if bounds.counts_early and call.load != OLD and call.due != COUNTED_EARLY:
+                events.append(("count early", index))
             for outcome in bounds.outcomes:
                 if OUTCOMES[outcome].adds:
                     events.append(("end", index, outcome))
@@ -250,6 +272,8 @@ class World:
                 events += [("remove version", version) for version in backend.counts]
             if "9" not in backend.counts:
                 events.append(("add version", "9"))
+        if left.recounts:
+            events.append(("becomes an ensemble",))
         if left.foreign:
             events.append(("foreign call counted",))
         # A half counted end is wholly counted within the settle time, too.
@@ -288,6 +312,12 @@ class World:
         assert self.ledger.lost(index + 1), "E3: what was not delivered ends at once"
         call = self.backend.calls[index]
         call.stage, call.link = NEVER, CLOSED
+
+    def send_on_dead_lane(self, index: int, stamped: bool) -> None:
+        """A call leaves on a connection whose process died."""
+        self.send(index, stamped)
+        self.backend.calls[index].link = DEAD
+        self.ledger.claims[index + 1].boot = f"B{self.backend.process - 1}" if stamped else None
 
     def answer(self, index: int) -> None:
         """The answer arrives; the counter may lag it."""
@@ -365,18 +395,19 @@ class World:
 
     def end(self, index: int, outcome: str) -> None:
         """The work is over and is counted, or one step of it is."""
-        self._end(index, outcome)
-        self.count(index)
+        call = self.backend.calls[index]
+        self.backend.end(call, OUTCOMES[outcome])
+        if call.due:
+            self.backend.count(call)
 
     def end_and_answer(self, index: int, outcome: str) -> None:
         """The work is over and the answer arrives before anything is counted."""
-        self._end(index, outcome)
+        self.backend.end(self.backend.calls[index], OUTCOMES[outcome])
         self.answer(index)
 
-    def _end(self, index: int, outcome: str) -> None:
-        call = self.backend.calls[index]
-        call.due, call.least, call.most = OUTCOMES[outcome]
-        call.stage = ENDED if call.due else NEVER
+    def count_early(self, index: int) -> None:
+        """The counter does not wait for the end of the work."""
+        self.backend.count_early(self.backend.calls[index])
 
     def count(self, index: int) -> None:
         """The end is counted, or the next step of it."""
@@ -385,7 +416,8 @@ class World:
     def restart(self) -> None:
         """The process dies, the next one answers."""
         self.left.restarts -= 1
-        self.backend.restart()
+        self.backend.restart(drains=self.bounds.drains)
+        self.now += self.bounds.slow_restart
 
     def reload(self, version: str) -> None:
         """The model is loaded anew; what its old load executes runs on."""
@@ -407,6 +439,11 @@ class World:
         self.left.version_changes -= 1
         self.backend.add(version)
 
+    def recount(self) -> None:
+        """The model's configuration is read and is an ensemble's."""
+        self.left.recounts -= 1
+        self.ledger.count_by(ENSEMBLE, provable=self.bounds.provable)
+
     def foreign(self) -> None:
         """A call of somebody else ends and is counted."""
         self.left.foreign -= 1
@@ -424,6 +461,7 @@ _EVENTS = {
     "deliver": World.deliver,
     "send and deliver": World.send_and_deliver,
     "send and drop": World.send_and_drop,
+    "send on a dead lane": World.send_on_dead_lane,
     "cut": World.cut,
     "answer": World.answer,
     "break": World.lose,
@@ -436,6 +474,7 @@ _EVENTS = {
     "apply": World.apply,
     "enter": World.enter,
     "end": World.end,
+    "count early": World.count_early,
     "end and answer": World.end_and_answer,
     "count": World.count,
     "restart": World.restart,
@@ -443,12 +482,14 @@ _EVENTS = {
     "reload, metrics reset": World.reload_reset,
     "remove version": World.remove_version,
     "add version": World.add_version,
+    "becomes an ensemble": World.recount,
     "foreign call counted": World.foreign,
     "tick": World.tick,
 }
 
 OF_A_CALL = frozenset(_EVENTS) - {
     *("begin", "sample", "begin and sample", "sample metrics", "apply"),
-    *("restart", "reload", "reload, metrics reset", "remove version", "add version", "foreign call counted", "tick"),
+    *("restart", "reload", "reload, metrics reset", "remove version", "add version", "tick"),
+    *("becomes an ensemble", "foreign call counted"),
 }
 """The events whose first argument is the index of a call."""

@@ -1,0 +1,101 @@
+"""docs/http-api.md names every route, code and metric that there is, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import api
+import governor
+from tests.api.harness import service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trio.testing import MockClock
+
+PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+PARTS = {"<session_id>": ":id", "<model>": ":m", "<model_version>": ":v"}
+NOT_AN_ANSWER = {
+    # Bases that are never raised, and what the process ends with instead of answering it.
+    "refused", "backend_error", "prompt_ended", "prompt_cancelled", "config_invalid", "listen_failed",
+    "application_failed", "hypercorn_version_unsupported", "identity_owned", "ownership_unavailable",
+    "governor_failed",
+}  # fmt: skip
+
+
+def section(title: str) -> str:
+    """The text under a heading."""
+    return PAGE.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def sources() -> Iterator[ast.AST]:
+    """Every module that can make an error answer."""
+    for package in (api, governor):
+        root = Path(package.__path__[0])
+        for path in root.rglob("*.py"):
+            if path.relative_to(root).parts[0] not in {"demo", "simulator", "triton"}:
+                yield ast.parse(path.read_text())
+
+
+def codes_in_use() -> set[str]:
+    """Codes of error classes, and those given where an error is raised."""
+    found = set()
+    for tree in sources():
+        for node in ast.walk(tree):
+            match node:
+                case ast.keyword(arg="code", value=ast.Constant(value=str(code))):
+                    found.add(code)
+                case ast.Assign(targets=[ast.Name(id="code") | ast.Attribute(attr="code")],
+                                value=ast.Constant(value=str(code))):  # fmt: skip
+                    found.add(code)
+                case ast.AnnAssign(target=ast.Name(id="code"), value=ast.Constant(value=str(code))):
+                    found.add(code)
+                case ast.Dict():
+                    pairs = zip(node.keys, node.values, strict=True)
+                    found |= {
+                        value.value
+                        for key, value in pairs
+                        if isinstance(key, ast.Constant) and key.value == "code"
+                        and isinstance(value, ast.Constant) and isinstance(value.value, str)
+                    }  # fmt: skip
+                case _:
+                    pass
+    return found
+
+
+async def test_every_route_is_documented_and_no_other(autojump_clock: MockClock) -> None:
+    table = set(re.findall(r"\[`(GET|POST|DELETE) (/[^`]*)`\]", PAGE))
+    async with service() as up:
+        rules = {
+            (method, re.sub(r"<\w+>", lambda match: PARTS[match[0]], rule.rule))
+            for rule in up.app.url_map.iter_rules()
+            for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        }
+    passed_through = {("POST", f"/v2/models/:m/{kind}") for kind in ("infer", "generate", "generate_stream")}
+    assert table == {rule for rule in rules if "/versions/" not in rule[1]} | passed_through
+
+
+def test_every_code_is_documented_and_no_other() -> None:
+    documented = set(re.findall(r"^\| `(\w+)` \|", section("Error codes"), re.MULTILINE))
+    used = codes_in_use()
+    assert used > NOT_AN_ANSWER
+    assert documented == used - NOT_AN_ANSWER
+
+
+async def test_every_metric_is_documented_and_no_other(autojump_clock: MockClock) -> None:
+    documented = set(re.findall(r"`(vig_\w+)", section("Metrics")))
+    async with service() as up:
+        text = (await up.ask("GET", "/metrics")).body.decode()
+    served = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    assert documented == served
+
+
+def test_every_link_of_the_page_has_its_heading() -> None:
+    headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\(#([\w-]+)\)", PAGE)) <= anchors

@@ -1,0 +1,126 @@
+"""The worlds that are searched, each with what must come of it.
+
+`excuses` and `held` say what the design cannot know, and nothing else may come of a world:
+
+- `excuses`: why a claim may have ended while its work executed (`judge.py`);
+- `held`: what became of the work of claims that are still held after everything has ended (`liveness.py`).
+
+`states` is pinned, so that a change that quietly takes behaviour away shows in review.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from governor.core.counting import ENSEMBLE
+from governor.core.evidence import OnFall
+from tests.core.model.backend import COUNTED, DIED, DROPPED, OLD
+from tests.core.model.judge import (
+    DRAIN,
+    EARLY_COUNT,
+    FOREIGN,
+    LATE_COUNT,
+    RELOAD,
+    WARM_UP,
+    WINDOW,
+    WRONG_RELEASE,
+)
+from tests.core.model.liveness import FATES
+from tests.core.model.world import Bounds
+
+QUIET_TWO = "quiet ended two claims"
+QUIET = "reconciling ended by quiet"
+BY_PROCESS = "reconciling ended by process_ended"
+CARRIED = "an open claim was carried into a new process"
+OVERTAKEN = "an overtaken counter hid a new life"
+REPLACED = "a claim lost the model's counter"
+
+KNOWN, UNKNOWN, EITHER = (True,), (False,), (True, False)
+ERRORS = ("ok", "error, counted", "error, uncounted")
+ENSEMBLE_OUTCOMES = ("ensemble ok", "ensemble failed, counted twice", "ensemble failed, counted once")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A world and what must come of it.
+
+    Attributes:
+        states: how many states it has.
+        excuses: the exceptions that occur in it, each of which must.
+        sometimes: situations that must be reached.
+        held: what may stay held; None where that is not looked at.
+    """
+
+    bounds: Bounds
+    states: int
+    excuses: frozenset[str] = frozenset()
+    sometimes: frozenset[str] = field(default=frozenset({QUIET}))
+    held: frozenset[str] | None = None
+
+
+def _case(
+    bounds: Bounds, states: int, *sometimes: str, excuses: tuple[str, ...] = (), held: tuple[str, ...] | None = None
+) -> Case:
+    fates = None if held is None else frozenset(FATES[fate] for fate in held)
+    return Case(bounds, states, frozenset(excuses), frozenset(sometimes) or frozenset({QUIET}), fates)
+
+
+SMALL: dict[str, Case] = {
+    # What always holds
+    "one call, everything that can go wrong with it": _case(
+        Bounds(
+            calls=1, outcomes=(*ERRORS, "rejected"), boots=EITHER, stamps=EITHER, restarts=1, reloads=1,
+            slow_send=True, slow_entry=True, undelivered=True, callers_leave=True, on_fall=OnFall.HOLD,
+        ),
+        0, QUIET, BY_PROCESS, OVERTAKEN, "awaiting_baseline ended by process_ended",
+    ),
+    "errors that count or not": _case(
+        Bounds(outcomes=(*ERRORS, "rejected"), slow_send=True, undelivered=True), 0, QUIET_TWO
+    ),
+    "three calls": _case(Bounds(calls=3, disciplined=True), 0, QUIET_TWO),
+    "two readings at a time": _case(Bounds(calls=1, readers=2, restarts=1, outcomes=ERRORS), 0, "stale", OVERTAKEN),
+    "a restart, every process known": _case(
+        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 0, QUIET_TWO, BY_PROCESS, CARRIED
+    ),
+    "a restart, no process known": _case(
+        Bounds(restarts=1), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined", "quarantined ended by quiet"
+    ),
+    "a reload, every process known": _case(
+        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True), 0, "reload", REPLACED, "quarantined"
+    ),
+    "a reload, with metrics": _case(Bounds(reloads=1, metrics=True), 0, "reload", REPLACED, OVERTAKEN, QUIET_TWO),
+    "statistics and metrics of different moments": _case(
+        Bounds(metrics=True, split=True, slow_begin=True), 0, QUIET_TWO
+    ),
+    "versions come and go": _case(
+        Bounds(calls=1, versions=("1", "2"), version_changes=2, restarts=1), 0, "reload", "unknown_fall", BY_PROCESS
+    ),
+    "an ensemble": _case(Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES[:2]), 0, QUIET_TWO),
+    "a model that turns out to be an ensemble": _case(Bounds(recounts=1), 0, QUIET_TWO),
+    "warm-up": _case(Bounds(calls=1, warm_up=2, warm_up_after=2, restarts=1, reloads=1, on_fall=OnFall.HOLD), 0, QUIET),
+    "a decoupled model": _case(Bounds(counts_early=True, provable=False), 0, "quarantined"),
+    "an operator releases what is over": _case(Bounds(releases=1, honest_releases=True), 0, QUIET_TWO),
+    # What ends early, and why
+    "a fall means restart": _case(
+        Bounds(restarts=1, on_fall=OnFall.RESTART), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
+    ),
+    "a reload taken for a restart": _case(Bounds(reloads=1), 0, BY_PROCESS, excuses=(RELOAD,)),
+    "a foreign caller": _case(Bounds(foreign=1), 0, "contested", "contested no more", excuses=(FOREIGN,)),
+    "an operator releases what executes": _case(Bounds(releases=1), 0, "contested", excuses=(WRONG_RELEASE,)),
+    "a count later than the settle time": _case(Bounds(lag_is_short=False), 0, "contested", excuses=(LATE_COUNT,)),
+    "a load that warms up more than the last counted": _case(
+        Bounds(calls=1, warm_up_after=1, reloads=1, on_fall=OnFall.HOLD), 0, OVERTAKEN, excuses=(WARM_UP,)
+    ),
+    "a decoupled model nobody recognised": _case(Bounds(counts_early=True), 0, QUIET, excuses=(EARLY_COUNT,)),
+    "two processes at a time": _case(
+        Bounds(calls=1, drains=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, BY_PROCESS, excuses=(DRAIN,)
+    ),
+    # What stays held
+    "live: nothing goes wrong but connections": _case(Bounds(disciplined=True, undelivered=True), 0, QUIET_TWO, held=()),
+    "live: a restart, every process known": _case(
+        Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED,)
+    ),
+    "live: a reload, every process known, metrics": _case(
+        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True), 0, QUIET_TWO, REPLACED, held=()
+    ),
+}

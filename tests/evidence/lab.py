@@ -1,0 +1,258 @@
+"""A real Triton with a model repository of its own, and the hand on its power switch."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from governor.demo.triton import RealTriton
+from tests.evidence.work import Work, until
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from governor.demo.install import Installation
+    from governor.errors import JsonValue
+
+HERE = Path(__file__).parent
+_SOURCES = {
+    "work": HERE / "models" / "work_model.py",
+    "stream": HERE.parent / "contract" / "models" / "stream_model.py",
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a lab.
+
+    Attributes:
+        name: its name.
+        source: `work` (DELAY_MS, X -> Y), `stream` (decoupled; named "late" it sends from a thread), or `ensemble`
+            (of the model "work").
+        instances: executions that can run at once; more than the governor has slots, so that a call too many shows.
+        warmups: how often it is called when it is loaded.
+        versions: its versions; all of them are served.
+    """
+
+    name: str
+    source: str = "work"
+    instances: int = 3
+    warmups: int = 0
+    versions: tuple[int, ...] = (1,)
+
+    def config(self) -> str:
+        """Its config.pbtxt."""
+        second = "N" if self.source == "stream" else "X"
+        inputs = ", ".join(f'{{ name: "{name}" data_type: TYPE_INT32 dims: [ 1 ] }}' for name in ("DELAY_MS", second))
+        lines = [
+            f'name: "{self.name}"',
+            "max_batch_size: 0",
+            f"input [ {inputs} ]",
+            'output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]',
+        ]
+        if self.source == "ensemble":
+            maps = " ".join(f'input_map {{ key: "{key}" value: "{key}" }}' for key in ("DELAY_MS", "X"))
+            step = f'model_name: "work" model_version: -1 {maps} output_map {{ key: "Y" value: "Y" }}'
+            return "\n".join([*lines, 'platform: "ensemble"', f"ensemble_scheduling {{ step [ {{ {step} }} ] }}"])
+        lines += [
+            'backend: "python"',
+            f"instance_group [ {{ count: {self.instances} kind: KIND_CPU }} ]",
+            "version_policy: { all { } }",
+        ]
+        if self.source == "stream":
+            lines.append("model_transaction_policy { decoupled: true }")
+        if self.warmups:
+            zero = "value: { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true }"
+            tensors = " ".join(f'inputs {{ key: "{key}" {zero} }}' for key in ("DELAY_MS", "X"))
+            lines.append(f'model_warmup [ {{ name: "w" batch_size: 1 count: {self.warmups} {tensors} }} ]')
+        return "\n".join(lines)
+
+
+class Lab:
+    """One Triton on ports of its own. Killed and started again it is another process on the same ports."""
+
+    def __init__(
+        self,
+        installation: Installation,
+        folder: Path,
+        models: Sequence[Model],
+        *,
+        ports: tuple[int, int, int] | None = None,
+        server_id: str | None = None,
+        extra_args: Sequence[str] = (),
+    ) -> None:
+        self._installation = installation
+        self._folder = folder
+        self.models = {model.name: model for model in models}
+        self._options = {"server_id": server_id, "extra_args": tuple(extra_args)}
+        self.ports = ports or free_ports()
+        self._worklog = folder / "work.jsonl"
+        self.work = Work(self._worklog)
+        for model in models:
+            self.lay_out(model)
+        self.triton = self._make()
+        self._predecessors: list[RealTriton] = []
+
+    @property
+    def url(self) -> str:
+        """Base URL of the HTTP port."""
+        return self.triton.url
+
+    @property
+    def metrics_url(self) -> str:
+        """URL of the metrics."""
+        return self.triton.metrics_url
+
+    # Its process
+
+    async def start(self) -> None:
+        """Starts it, unless it runs."""
+        if not self.triton.running:
+            await self.triton.start()
+
+    async def kill(self) -> None:
+        """SIGKILL to the server; returns when the server is gone, its model processes may need a moment longer."""
+        self.triton.process.kill()
+        await self.triton.process.wait()
+
+    async def restart(self) -> None:
+        """Starts another process at once, as a supervisor does."""
+        self._predecessors.append(self.triton)
+        self.triton = self._make()
+        await self.triton.start()
+
+    async def terminate(self) -> int:
+        """SIGTERM, as an operator would; returns the exit code."""
+        return await self.triton.terminate()
+
+    def end_now(self) -> None:
+        """Ends everything that is left of it."""
+        for each in (*self._predecessors, self.triton):
+            each.end_now()
+
+    def _make(self) -> RealTriton:
+        http, grpc, metrics = self.ports
+        return RealTriton(
+            self._installation,
+            run_dir=self._folder,
+            repository=self._folder / "models",
+            models=list(self.models),
+            http_port=http,
+            grpc_port=grpc,
+            metrics_port=metrics,
+            env={"GOVERNOR_WORKLOG": str(self._worklog)},
+            exit_timeout_s=10,
+            server_id=self._options["server_id"],
+            extra_args=self._options["extra_args"],
+        )
+
+    # Its repository
+
+    def lay_out(self, model: Model) -> None:
+        """Writes one model into the repository, in place of what was there under its name."""
+        self.models[model.name] = model
+        target = self._folder / "models" / model.name
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "config.pbtxt").write_text(model.config())
+        for extra in target.iterdir():
+            if extra.is_dir() and int(extra.name) not in model.versions:
+                shutil.rmtree(extra)
+        for version in model.versions:
+            folder = target / str(version)
+            folder.mkdir(exist_ok=True)
+            if model.source != "ensemble" and not (folder / "model.py").exists():
+                shutil.copyfile(_SOURCES[model.source], folder / "model.py")
+
+    def touch(self, name: str) -> None:
+        """Changes its model.py, so that the next load is a reload."""
+        for script in (self._folder / "models" / name).glob("*/model.py"):
+            script.write_text(script.read_text() + "# changed\n")
+
+    async def load(self, name: str) -> None:
+        """Loads it as it is in the repository."""
+        await self.post(f"/v2/repository/models/{name}/load")
+
+    async def unload(self, name: str) -> None:
+        """Unloads it; what executes goes on."""
+        await self.post(f"/v2/repository/models/{name}/unload")
+
+    async def reload(self, name: str) -> None:
+        """Loads it anew: the counters start at zero, what executes goes on beside the new instances."""
+        self.touch(name)
+        await self.load(name)
+
+    # Requests past the governor
+
+    async def post(self, path: str, body: Mapping[str, JsonValue] | None = None) -> httpx.Response:
+        """A request that must succeed."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=30) as client:
+            answer = await client.post(path, json=dict(body or {}))
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    async def get(self, path: str) -> dict[str, JsonValue]:
+        """An answer that must be a JSON object."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=30) as client:
+            answer = await client.get(path)
+        assert answer.status_code == 200, answer.text
+        told = answer.json()
+        assert isinstance(told, dict)
+        return told
+
+    async def foreign_calls(self, name: str, count: int, *, delay_ms: int = 1) -> None:
+        """Calls of somebody else, one after the other."""
+        for _ in range(count):
+            await self.post(f"/v2/models/{name}/infer", infer_body(f"foreign-{uuid.uuid4()}", delay_ms))
+
+    async def ends(self, name: str) -> int:
+        """S + F, summed over versions."""
+        told = await self.get(f"/v2/models/{name}/stats")
+        entries = told["model_stats"]
+        assert isinstance(entries, list)
+        return sum(_ends(entry) for entry in entries)
+
+    async def wait_ended(self, request_ids: Collection[str], *, seconds: float = 15.0) -> None:
+        """Waits until the work of these requests has ended."""
+        await until(lambda: all(map(self.work.ended, request_ids)), f"{request_ids} to end", seconds=seconds)
+
+
+def _ends(entry: JsonValue) -> int:
+    assert isinstance(entry, dict)
+    statistics = entry["inference_stats"]
+    assert isinstance(statistics, dict)
+    success, fail = statistics["success"], statistics["fail"]
+    assert isinstance(success, dict)
+    assert isinstance(fail, dict)
+    return int(str(success["count"])) + int(str(fail["count"]))
+
+
+def infer_body(request_id: str, delay_ms: int, x: int = 5) -> dict[str, JsonValue]:
+    """An infer body for `work`."""
+    return {
+        "id": request_id,
+        "inputs": [
+            {"name": "DELAY_MS", "datatype": "INT32", "shape": [1], "data": [delay_ms]},
+            {"name": "X", "datatype": "INT32", "shape": [1], "data": [x]},
+        ],
+    }
+
+
+def free_ports() -> tuple[int, int, int]:
+    """Three ports that nobody uses, below the range that the kernel hands out, so that they stay free over a restart."""
+    for _ in range(200):
+        first = random.randrange(20_000, 32_000, 3)
+        try:
+            for port in range(first, first + 3):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first, first + 1, first + 2
+    raise AssertionError("no three free ports in a row below 32000")

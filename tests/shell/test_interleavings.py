@@ -1,0 +1,302 @@
+"""Random lives of a whole governor over the fake backend, with random schedules: prompts and plain calls come, are
+cancelled, removed, overtaken by deadlines, left; connections break, the server dies, comes back, reloads; and then
+everything heals.
+
+Trio's scheduler draws from a generator that Hypothesis seeds, so `random_module` makes Hypothesis choose schedules.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import trio
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from governor.config import EvidenceConfig
+from governor.errors import GovernorError, PromptQueueFullError
+from tests.shell.fakes import Break, Fault, Plan
+from tests.shell.harness import Listener, Service, call_request, run_jumping, service, until
+
+SESSIONS = 3
+RESTARTS_MAX = 20
+COUNTED_ERROR = (("Content-Type", "application/json"), ("Transfer-Encoding", "chunked"))
+"""The framing that shows that an error came out of the model, so that it is certainly counted."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What kind of world it is.
+
+    Attributes:
+        provable: once all work has ended, all credits come back without a restart.
+    """
+
+    slots: int = 1
+    kind: str = "generate"
+    boots: bool = True
+    metrics: bool = False
+    disconnect: bool = False
+    wait: bool = False
+    reading_faults: bool = False
+    reloads: bool = False
+    deadline_ms: int | None = None
+
+    @property
+    def provable(self) -> bool:
+        return not self.reading_faults and (not self.reloads or self.metrics) and self.boots
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that happens, and the time that passes after it."""
+
+    deed: str
+    number: int
+    seconds: float
+    after_s: float
+
+
+DEEDS = (
+    *3 * ("prompt",),
+    *2 * ("prompt that breaks",),
+    "prompt that fails",
+    "prompt with deadline",
+    "cancel",
+    "remove",
+    "close",
+    "call",
+    "call that is left",
+    "leave",
+    "break",
+    "kill",
+    "start",
+    "restart",
+    "reload",
+    "fault",
+    "drain",
+)
+SETTINGS = st.builds(
+    Setting,
+    slots=st.integers(1, 3),
+    kind=st.sampled_from(["generate", "generate_stream"]),
+    boots=st.booleans(),
+    metrics=st.booleans(),
+    disconnect=st.booleans(),
+    wait=st.booleans(),
+    reading_faults=st.booleans(),
+    reloads=st.booleans(),
+    deadline_ms=st.sampled_from([None, 700]),
+)
+STEPS = st.lists(
+    st.builds(
+        Step,
+        deed=st.sampled_from(DEEDS),
+        number=st.integers(0, 8),
+        seconds=st.sampled_from([0.0, 0.05, 0.3, 1.5]),
+        after_s=st.sampled_from([0.0, 0.0, 0.0015, 0.01, 0.2, 1.2]),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+@dataclass
+class Life:
+    """One run and what must hold of it."""
+
+    setting: Setting
+    governed: Service
+    heard: list[Listener] = field(default_factory=list)
+    admitted: dict[str, int] = field(default_factory=dict)
+    texts: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    calls: list[trio.CancelScope] = field(default_factory=list)
+    count: int = 0
+
+    def open_sessions(self) -> None:
+        for _ in range(SESSIONS):
+            self.heard.append(self.governed.listen(self.governed.session()))
+
+    def do(self, step: Step) -> None:
+        """One deed; those that make no sense now are left out."""
+        world, deed = self.governed.world, step.deed
+        if deed.startswith("prompt"):
+            self.prompt(step)
+        elif deed.startswith("call"):
+            self.call(step)
+        elif deed == "leave" and self.calls:
+            self.calls[step.number % len(self.calls)].cancel()
+        elif deed == "cancel":
+            self.heard[step.number % SESSIONS].session.cancel()
+        elif deed == "remove" and self.admitted:
+            prompts = list(self.admitted)
+            prompt = prompts[step.number % len(prompts)]
+            self.heard[self.admitted[prompt]].session.remove(prompt)
+        elif deed == "close" and step.number == 0:
+            self.heard[0].session.close()
+        elif deed == "break":
+            world.break_connections()
+        elif deed in {"kill", "restart"} and world.process is not None:
+            world.kill()
+            if deed == "restart":
+                world.start()
+        elif deed == "start" and world.process is None:
+            world.start()
+        elif deed == "reload" and self.setting.reloads and self.setting.boots and world.process is not None:
+            # Without boot identity a reload passes for a restart, as the operator's `on_fall` says (E8).
+            world.reload()
+        elif deed == "fault" and self.setting.reading_faults:
+            world.faults.append(list(Fault)[step.number % len(Fault)])
+        elif deed == "drain" and step.number == 0:
+            self.governed.governor.drain()
+
+    def plan(self, step: Step) -> str:
+        """A text of its own and what becomes of it."""
+        self.count += 1
+        text = f"call {self.count}"
+        breaks = Break.NEVER
+        if step.deed.endswith("breaks"):
+            breaks = (Break.BEFORE_DELIVERY, Break.AFTER_DELIVERY, Break.MID_ANSWER)[step.number % 3]
+        self.governed.world.plans[text] = Plan(
+            seconds=step.seconds,
+            texts=("a", "b"),
+            breaks=breaks,
+            breaks_after_s=0.02,
+            deliver_s=0.01 if step.number % 4 == 0 else 0.0,
+            stops_when_left=step.number % 2 == 0,
+        )
+        if step.deed.endswith("fails"):
+            self.governed.world.plans[text] = Plan(
+                seconds=step.seconds, status=500, body=b'{"error": "ill"}', headers=COUNTED_ERROR, counts=(0, 1)
+            )
+        return text
+
+    def prompt(self, step: Step) -> None:
+        number = step.number % SESSIONS
+        session = self.heard[number].session
+        text = self.plan(step)
+        try:
+            admission = session.admit(text, deadline_ms=100 if step.deed.endswith("deadline") else None)
+        except PromptQueueFullError:
+            assert session.pending_count == 3
+            return
+        except GovernorError:
+            assert session.closed
+            return
+        self.admitted[admission.prompt_id] = number
+        self.texts[number].append(text)
+        if step.number < 8:
+            session.let_start(admission.prompt_id)
+
+    def call(self, step: Step) -> None:
+        scope = trio.CancelScope()
+        self.calls.append(scope)
+        self.governed.world.nursery.start_soon(self._call, self.plan(step), scope)
+        if step.deed == "call that is left":
+            scope.deadline = trio.current_time() + step.after_s / 2
+
+    async def _call(self, text: str, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                call = self.governed.identity.submit(
+                    call_request(text, disconnect_on_abandon=self.setting.disconnect), key="plain"
+                )
+            except GovernorError:
+                return
+            try:
+                await call.body()
+            except GovernorError:
+                pass
+            finally:
+                call.abandon()
+
+    def check(self) -> None:
+        """Holds at any time."""
+        ledger = self.governed.identity.statistics().ledger
+        assert ledger.free + sum(ledger.states.values()) == ledger.slots == self.setting.slots
+        assert ledger.free >= 0
+        assert self.governed.world.high_water <= self.setting.slots, "more execute than there are credits"
+
+    async def heal(self) -> None:
+        """Faults end, the server is there, and everything that was started comes to its end.
+
+        A claim that no counter can prove holds its credit until the process ends, so there restarts are needed: not
+        more than there are claims. Without boot identity even that may not be enough, so the governor gives up.
+        """
+        world = self.governed.world
+        world.faults.clear()
+        if world.process is None:
+            world.start()
+        for _ in range(1 if self.setting.provable or not self.setting.boots else RESTARTS_MAX):
+            with trio.move_on_after(60):
+                while not self._over():
+                    await trio.sleep(0.25)
+                    self.check()
+            if self._over():
+                return
+            if self.setting.boots and not self.setting.provable:
+                world.restart()
+        assert not self.setting.boots, "credits are held for ever"
+        self.governed.governor.drain()
+        await until(lambda: not world.alive, 60, step_s=0.25)
+
+    def _over(self) -> bool:
+        pending = any(listener.session.pending_count for listener in self.heard)
+        return not pending and not self.governed.world.alive and self.governed.free == self.setting.slots
+
+    async def end(self) -> None:
+        """Nothing is left."""
+        world = self.governed.world
+        self.check()
+        await trio.sleep(3)
+        assert world.open_lanes == 0
+        assert self.governed.identity.statistics().waiting == 0
+        for prompt, number in self.admitted.items():
+            self.heard[number].outcome(prompt)
+        for number, listener in enumerate(self.heard):
+            ids = [each["id"] for each in listener.events]
+            assert ids == list(range(1, len(ids) + 1)), "ids have no gaps"
+            assert listener.session.pending_count == 0
+            mine = self.texts[number]
+            executed = [each.text for each in world.executions if each.text in mine]
+            assert executed == [text for text in mine if text in executed], "in the order of admission"
+
+
+@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@given(_schedule=st.random_module(), setting=SETTINGS, steps=STEPS)
+def test_whatever_happens_in_whatever_order(_schedule: object, setting: Setting, steps: list[Step]) -> None:
+    """Never more executing than slots; credits conserved; one terminal event per accepted prompt, ids without gaps,
+    sessions in order; once everything has healed all credits are back and nothing runs on."""
+
+    async def live() -> None:
+        before = trio.lowlevel.current_statistics().tasks_living
+        async with service(
+            boots=setting.boots,
+            metrics=setting.metrics,
+            limits={"max_pending_prompts_per_session": 3, "prompt_deadline_ms": setting.deadline_ms},
+            model={
+                "slots": setting.slots,
+                "kind": setting.kind,
+                "on_abandon": "disconnect" if setting.disconnect and setting.kind == "generate_stream" else "finish",
+            },
+            backend={
+                "when_unavailable": "wait" if setting.wait else "fail",
+                "evidence": EvidenceConfig(poll_interval_ms=250, settle_ms=1000),
+            },
+        ) as governed:
+            life = Life(setting, governed)
+            life.open_sessions()
+            for step in steps:
+                life.do(step)
+                life.check()
+                await trio.sleep(step.after_s)
+            await life.heal()
+            await life.end()
+            ledger_totals = governed.identity.statistics().ledger_totals
+            event(f"most at once {governed.world.high_water} of {setting.slots}")
+            event(f"proven quiet {min(ledger_totals.proven_quiet, 3)}")
+            event(f"ended with their process {min(ledger_totals.proven_process_ended, 3)}")
+        assert trio.lowlevel.current_statistics().tasks_living == before
+
+    run_jumping(live)
