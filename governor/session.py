@@ -87,11 +87,11 @@ class EventStream:
         return self._subscription.evicted
 
     async def next_frame(self) -> Frame | None:
-        """The next frame; None when the session is over or the reader was evicted."""
+        """The next frame; None when the session is over or the reader was evicted. Cancelled, it takes none."""
+        await trio.lowlevel.checkpoint()
         while True:
             frame = self._subscription.take()
             if frame is not None:
-                await trio.lowlevel.checkpoint()
                 return frame
             if self._subscription.closed:
                 return None

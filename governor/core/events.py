@@ -69,6 +69,8 @@ class Subscription:
         self._wake = wake
         self._replay: deque[Frame] = deque()
         self._live: deque[Frame] = deque()
+        # Of events alone: a warning among them must neither take their room nor give back bytes it never took.
+        self._live_events = 0
         self._live_bytes = 0
         self._warned = False
         self._last_id = 0
@@ -80,7 +82,9 @@ class Subscription:
         if not self._live:
             return None
         frame = self._live.popleft()
-        self._live_bytes -= len(frame.data)
+        if frame.id is not None:
+            self._live_events -= 1
+            self._live_bytes -= len(frame.data)
         if self._load() <= _REARM_AT:
             self._warned = False
         return frame
@@ -91,7 +95,7 @@ class Subscription:
         self._wake()
 
     def _load(self) -> float:
-        return max(len(self._live) / self.limits.frames, self._live_bytes / self.limits.bytes)
+        return max(self._live_events / self.limits.frames, self._live_bytes / self.limits.bytes)
 
     def _push_replay(self, frame: Frame) -> None:
         self._replay.append(frame)
@@ -99,13 +103,14 @@ class Subscription:
     def _push(self, frame: Frame) -> None:
         if self.closed:
             return
-        fits = len(self._live) < self.limits.frames and (
-            not self._live or self._live_bytes + len(frame.data) <= self.limits.bytes
+        fits = self._live_events < self.limits.frames and (
+            not self._live_events or self._live_bytes + len(frame.data) <= self.limits.bytes
         )
         if not fits:
             self._evict(frame)
             return
         self._live.append(frame)
+        self._live_events += 1
         self._live_bytes += len(frame.data)
         self._last_id = frame.id if frame.id is not None else self._last_id
         if self._load() >= _WARN_AT and not self._warned:
@@ -114,14 +119,14 @@ class Subscription:
         self._wake()
 
     def _threshold(self) -> str:
-        by_frames = len(self._live) >= _WARN_AT * self.limits.frames
+        by_frames = self._live_events >= _WARN_AT * self.limits.frames
         by_bytes = self._live_bytes >= _WARN_AT * self.limits.bytes
         if by_frames and by_bytes:
             return "frames_and_bytes"
         return "frames" if by_frames else "bytes"
 
     def _evict(self, frame: Frame) -> None:
-        by_frames = len(self._live) >= self.limits.frames
+        by_frames = self._live_events >= self.limits.frames
         notice = self._notice(
             "client_evicted",
             reason="queue_overflow" if by_frames else "queue_bytes_overflow",
@@ -130,7 +135,7 @@ class Subscription:
         )
         self._replay.clear()
         self._live.clear()
-        self._live_bytes = 0
+        self._live_events = self._live_bytes = 0
         self._live.append(notice)
         self.evicted = self.closed = True
         self._wake()
@@ -138,7 +143,7 @@ class Subscription:
     def _notice(self, event_type: str, **data: JsonValue) -> Frame:
         body: dict[str, JsonValue] = {
             **data,
-            "queueSize": len(self._live),
+            "queueSize": self._live_events,
             "maxQueued": self.limits.frames,
             "queuedBytes": self._live_bytes,
             "maxQueuedBytes": self.limits.bytes,

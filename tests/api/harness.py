@@ -305,7 +305,6 @@ def make_config(
 ) -> Config:
     """One backend, one model of one slot, what a test wants otherwise, and defaults."""
     chat = {"name": "chat", "triton_model": MODEL, "backend": "b", "slots": 1, "kind": "generate"}
-    chat["lane_idle_ms"] = 10**8  # lanes are tested elsewhere
     first = ModelConfig(**{**chat, **(model or {})})
     return Config(
         server=ServerConfig(**dict(server or {})),

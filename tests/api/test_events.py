@@ -65,7 +65,6 @@ async def test_an_idle_stream_gets_a_heartbeat_every_interval(autojump_clock: Mo
             assert trio.current_time() - began == pytest.approx(45, abs=0.1)
 
 
-@pytest.mark.xfail(strict=True, reason="EventStream.next_frame takes a frame before its checkpoint, not after")
 async def test_an_event_that_comes_in_the_moment_of_a_heartbeat_is_not_lost(autojump_clock: MockClock) -> None:
     """The reader is woken by the event, and its heartbeat is due before it runs on."""
     async with service(limits={"heartbeat_interval_ms": 15_000}) as up:

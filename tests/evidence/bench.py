@@ -37,6 +37,9 @@ SETTLE_S = 1.0
 MARGIN_S = 1.0
 """Between the end of the work and its free credit, besides one poll: a reading, and a busy machine."""
 
+ANSWER_S = 20.0
+"""Longer than any call that is waited for."""
+
 
 class ClaimBook(dict[int, Claim]):
     """A ledger's claims, with the Unix time at which each was gone: the moment in which its credit was free."""
@@ -70,8 +73,9 @@ class Sent:
 
     async def status(self) -> int:
         """Waits for the whole answer; returns its status."""
-        head = await self.call.head()
-        await self.call.body()
+        with trio.fail_after(ANSWER_S):
+            head = await self.call.head()
+            await self.call.body()
         return head.status
 
 
@@ -124,19 +128,18 @@ class Bench:
         self.sent.append(sent)
         return sent
 
-    async def call(self, delay_ms: int = 1, **options: int) -> int:
+    async def call(self, delay_ms: int = 1, x: int = 5, *, kind: CallKind = CallKind.INFER) -> int:
         """A call and its answer's status."""
-        with trio.fail_after(20):
-            return await self.submit(delay_ms, **options).status()
+        return await self.submit(delay_ms, x, kind=kind).status()
 
     async def executing(self, sent: Sent) -> Sent:
         """Waits until its work has begun."""
         await until(lambda: self.lab.work.of(sent.id) is not None, "the work to begin")
         return sent
 
-    async def broken(self, delay_ms: int, **options: CallKind | str) -> Sent:
+    async def broken(self, delay_ms: int, *, kind: CallKind = CallKind.INFER, version: str | None = None) -> Sent:
         """A call whose connection breaks while it executes."""
-        sent = await self.executing(self.submit(delay_ms, **options))  # type: ignore[arg-type]  # kind or version
+        sent = await self.executing(self.submit(delay_ms, kind=kind, version=version))
         await self.break_off(sent)
         return sent
 
@@ -191,9 +194,14 @@ class Bench:
     # Waiting
 
     async def readings(self, count: int, *, seconds: float = 10.0) -> None:
-        """Waits for so many further good readings."""
-        wanted = self._good_readings() + count
-        await until(lambda: self._good_readings() >= wanted, f"{count} readings", seconds=seconds)
+        """Waits for so many further readings that the ledger took."""
+        ledger = self.identity._ledger
+        wanted = ledger._readings + count
+        await until(lambda: ledger._readings >= wanted, f"{count} readings", seconds=seconds)
+
+    async def settle(self) -> None:
+        """Waits until everything that was answered is counted, by the settings."""
+        await trio.sleep(self.identity.settings.settle_s + 0.05)
 
     async def refusals(self, count: int, *, seconds: float = 10.0) -> None:
         """Waits for so many further readings that were refused or not to be had."""
@@ -234,10 +242,6 @@ class Bench:
                     f" its work had ended (proof: {self.proof(sent) or 'its answer'})"
                 )
         assert self.lab.work.peak([sent.id for sent in self.sent]) <= self.identity.settings.slots
-
-    def _good_readings(self) -> int:
-        totals = self.statistics.totals
-        return totals.readings - totals.readings_failed
 
 
 @asynccontextmanager

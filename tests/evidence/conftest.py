@@ -38,6 +38,6 @@ def module_lab(
 
 @pytest.fixture
 def lab(module_lab: Lab) -> Lab:
-    """The module's Triton, running whatever the test before did to it."""
-    trio.run(module_lab.start)
+    """The module's Triton, running and idle whatever the test before did to it."""
+    trio.run(module_lab.be_idle)
     return module_lab

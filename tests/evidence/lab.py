@@ -112,13 +112,21 @@ class Lab:
 
     # Its process
 
-    async def start(self) -> None:
-        """Starts it, unless it runs."""
+    async def be_idle(self) -> None:
+        """Makes sure that it runs and that nothing computes, whatever was done to it before."""
+        if self.work.computing():
+            await self.kill()
         if not self.triton.running:
-            await self.triton.start()
+            await self.restart()
 
     async def kill(self) -> None:
-        """SIGKILL to the server; returns when the server is gone, its model processes may need a moment longer."""
+        """SIGKILL to the server and its model processes, as the end of a container is."""
+        await self.kill_server_alone()
+        self.triton.process.kill_group()
+
+    async def kill_server_alone(self) -> None:
+        """SIGKILL to the server. Model processes notice it by themselves: a computing one within 0.3 s, an idle one
+        within seconds or never; until then those begun by a reload hold the server's connections open."""
         self.triton.process.kill()
         await self.triton.process.wait()
 

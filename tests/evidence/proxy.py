@@ -50,10 +50,6 @@ class Proxy:
             await nursery.start(trio.serve_listeners, self._serve_one, listeners)
             task_status.started(self)
 
-    def carries(self, request_id: str) -> bool:
-        """The latest request of some connection has this id, and was forwarded whole."""
-        return any(request_id.encode() in latest for latest in self._forwarded.values())
-
     def reset(self, request_id: str) -> None:
         """Resets the connection that carries a request, on both sides."""
         [client] = [each for each, latest in self._forwarded.items() if request_id.encode() in latest]
@@ -103,9 +99,8 @@ class Proxy:
                     continue
                 # A request begins a segment of its own: a lane sends one at a time, head and body apart.
                 begins = data.startswith((b"GET ", b"POST "))
-                latest = data if begins else self._forwarded.get(client, b"") + data
+                self._forwarded[client] = data if begins else self._forwarded.get(client, b"") + data
                 await server.send_all(data)
-                self._forwarded[client] = latest
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # one side is gone, so is the other
         scope.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,12 @@ class Work:
         """It has begun and ended."""
         execution = self.of(request_id)
         return execution is not None and execution.end_s is not None
+
+    def computing(self) -> bool:
+        """Something computes, or did so half a second ago and has not ended."""
+        self._refresh()
+        now_s = time.time()
+        return any(each.end_s is None and now_s - each.alive_until_s < 0.5 for each in self._executions.values())
 
     def peak(self, request_ids: Collection[str]) -> int:
         """The most of these executions that computed at the same time."""

@@ -77,16 +77,30 @@ def check_verdict(world: World, before: Before, sample: Sample, verdict: Verdict
         if before.contested and proof is ClaimEvent.QUIET:
             raise BrokenRuleError("a quiet proof was accepted while contested (E10)")
     if verdict.life is Life.STALE:
+        world.seen.add("stale")
         return
     life, process, known = world.last
     if verdict.life is Life.RESTART and known == sample.process:
         raise BrokenRuleError("one restart was processed twice (E6)")
     if verdict.life in {Life.RELOAD, Life.UNKNOWN_FALL} and life == sample.life:
         raise BrokenRuleError(f"{verdict.life.value} without a new life (E6)")
+    if verdict.contested and not before.contested and not world.tainted and not _others_count(world):
+        raise BrokenRuleError("contested, although nobody else calls the model (E10)")
     _notice(world, before, sample, verdict)
     if sample.boot is not None or verdict.life in {Life.BASELINE, Life.RESTART, Life.UNKNOWN_FALL}:
         known = sample.process
     world.last = (sample.life, sample.process, known)
+
+
+def _others_count(world: World) -> bool:
+    bounds = world.bounds
+    # With the last one a call may be given up between the moment a reading shows and its coming.
+    return (
+        world.left.foreign < bounds.foreign
+        or bounds.warm_up_after > bounds.warm_up
+        or not bounds.lag_is_short
+        or bounds.on_fall is OnFall.RESTART
+    )
 
 
 def _excuse(
@@ -132,5 +146,7 @@ def _notice(world: World, before: Before, sample: Sample, verdict: Verdict) -> N
         seen.add("an open claim was carried into a new process")
     if any(claim.replaced and claim.state is not ClaimState.QUARANTINED for claim in world.ledger.claims.values()):
         seen.add("a claim lost the model's counter")
+    if ClaimEvent.QUIET in proofs and any(claim.replaced for claim in world.ledger.claims.values()):
+        seen.add("quiet was proven beside a claim that lost the model's counter")
     if verdict.life is Life.SAME and world.last[0] != sample.life:
         seen.add("an overtaken counter hid a new life")

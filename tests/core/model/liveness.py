@@ -15,7 +15,7 @@ READINGS = 3
 FATES = {
     DIED: "its process died, and nothing shows it",
     DROPPED: "the server lost it without executing it",
-    OLD: "it was counted by an old load, which nothing shows",
+    OLD: "it was counted by an earlier load or process, which nothing shows",
     COUNTED: "it was counted, but the bound is too high",
 }
 

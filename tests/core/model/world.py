@@ -60,6 +60,7 @@ class Bounds:
         outcomes: the outcomes a call can have (`backend.OUTCOMES`).
         boots: whether a reading knows its process: True, False, or either each time.
         stamps: the same for the connection of a call.
+        marks: readings carry a number that shows every new life (`Reading.life`).
         metrics: readings carry the process's own counters.
         split: statistics and metrics of one reading may show different moments.
         readers: how many readings can be under way at a time.
@@ -75,6 +76,7 @@ class Bounds:
         lag_is_short: the facts about the settle time hold.
         disciplined: the driver takes a reading before a delivery whenever the ledger wants one (E4), or when the
             connection's stamp shows another process than the ledger knows.
+        patient: no call is delivered while a bound is in doubt; the real driver does not wait that long.
         counts_early: a call may be counted while it executes (E12).
         recounts: how often the configuration may turn out to be an ensemble's.
         foreign: calls of somebody else that are counted.
@@ -89,6 +91,7 @@ class Bounds:
     on_fall: OnFall = OnFall.SEEN
     boots: tuple[bool, ...] = (False,)
     stamps: tuple[bool, ...] = (False,)
+    marks: bool = False
     metrics: bool = False
     split: bool = False
     readers: int = 1
@@ -108,6 +111,7 @@ class Bounds:
     callers_leave: bool = False
     lag_is_short: bool = True
     disciplined: bool = False
+    patient: bool = False
     counts_early: bool = False
     recounts: int = 0
     foreign: int = 0
@@ -198,6 +202,8 @@ class World:
             if bounds.disciplined and (
                 self.ledger.wants_baseline(self.now) or (stamped and self.ledger.boot != self.backend.boot)
             ):
+                continue
+            if bounds.patient and self.ledger._unsettled.doubtful:
                 continue
             if bounds.slow_send:
                 events.append(("send", index, stamped))
@@ -380,6 +386,7 @@ class World:
         reading = Reading(
             model=Counts(0, reader.stats.value),
             versions=reader.stats.versions,
+            life=(-reader.stats.life,) if self.bounds.marks else (),
             process=None if reader.series is None else Counts(0, reader.series),
             boot=reader.stats.boot,
         )

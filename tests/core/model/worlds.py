@@ -34,6 +34,7 @@ BY_PROCESS = "reconciling ended by process_ended"
 CARRIED = "an open claim was carried into a new process"
 OVERTAKEN = "an overtaken counter hid a new life"
 REPLACED = "a claim lost the model's counter"
+BESIDE = "quiet was proven beside a claim that lost the model's counter"
 
 KNOWN, UNKNOWN, EITHER = (True,), (False,), (True, False)
 ERRORS = ("ok", "error, counted", "error, uncounted")
@@ -67,12 +68,16 @@ def _case(
 
 SMALL: dict[str, Case] = {
     # What always holds
-    "one call, everything that can go wrong with it": _case(
-        Bounds(
-            calls=1, outcomes=(*ERRORS, "rejected"), boots=EITHER, stamps=EITHER, restarts=1, reloads=1,
-            slow_send=True, slow_entry=True, undelivered=True, callers_leave=True, on_fall=OnFall.HOLD,
-        ),
+    "one call, processes now known and now not": _case(
+        Bounds(calls=1, outcomes=ERRORS, boots=EITHER, stamps=EITHER, restarts=1, stale_lanes=True),
         0, QUIET, BY_PROCESS, OVERTAKEN, "awaiting_baseline ended by process_ended",
+    ),
+    "one call, everything slow": _case(
+        Bounds(
+            calls=1, outcomes=(*ERRORS, "rejected"), boots=KNOWN, stamps=KNOWN, reloads=1, slow_begin=True,
+            slow_send=True, slow_entry=True, undelivered=True, delivery_lost=True, callers_leave=True,
+        ),
+        0, QUIET, OVERTAKEN, REPLACED,
     ),
     "errors that count or not": _case(
         Bounds(outcomes=(*ERRORS, "rejected"), slow_send=True, undelivered=True), 0, QUIET_TWO
@@ -85,15 +90,16 @@ SMALL: dict[str, Case] = {
     "a restart, no process known": _case(
         Bounds(restarts=1), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined", "quarantined ended by quiet"
     ),
+    "a restart, shown by other numbers": _case(Bounds(restarts=1, marks=True, disciplined=True), 0, BY_PROCESS),
     "a reload, every process known": _case(
-        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True), 0, "reload", REPLACED, "quarantined"
+        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True), 0, "reload", REPLACED, BESIDE, "quarantined"
     ),
     "a reload, with metrics": _case(Bounds(reloads=1, metrics=True), 0, "reload", REPLACED, OVERTAKEN, QUIET_TWO),
     "statistics and metrics of different moments": _case(
-        Bounds(metrics=True, split=True, slow_begin=True), 0, QUIET_TWO
+        Bounds(metrics=True, split=True), 0, QUIET_TWO
     ),
     "versions come and go": _case(
-        Bounds(calls=1, versions=("1", "2"), version_changes=2, restarts=1), 0, "reload", "unknown_fall", BY_PROCESS
+        Bounds(calls=1, versions=("1", "2"), version_changes=1, restarts=1), 0, "reload", "unknown_fall", BY_PROCESS
     ),
     "an ensemble": _case(Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES[:2]), 0, QUIET_TWO),
     "a model that turns out to be an ensemble": _case(Bounds(recounts=1), 0, QUIET_TWO),
@@ -102,9 +108,9 @@ SMALL: dict[str, Case] = {
     "an operator releases what is over": _case(Bounds(releases=1, honest_releases=True), 0, QUIET_TWO),
     # What ends early, and why
     "a fall means restart": _case(
-        Bounds(restarts=1, on_fall=OnFall.RESTART), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
+        Bounds(restarts=1, on_fall=OnFall.RESTART, disciplined=True), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
     ),
-    "a reload taken for a restart": _case(Bounds(reloads=1), 0, BY_PROCESS, excuses=(RELOAD,)),
+    "a reload taken for a restart": _case(Bounds(reloads=1, disciplined=True), 0, BY_PROCESS, excuses=(RELOAD,)),
     "a foreign caller": _case(Bounds(foreign=1), 0, "contested", "contested no more", excuses=(FOREIGN,)),
     "an operator releases what executes": _case(Bounds(releases=1), 0, "contested", excuses=(WRONG_RELEASE,)),
     "a count later than the settle time": _case(Bounds(lag_is_short=False), 0, "contested", excuses=(LATE_COUNT,)),
@@ -117,10 +123,127 @@ SMALL: dict[str, Case] = {
     ),
     # What stays held
     "live: nothing goes wrong but connections": _case(Bounds(disciplined=True, undelivered=True), 0, QUIET_TWO, held=()),
+    "live: errors, and a driver that waits": _case(
+        Bounds(disciplined=True, patient=True, outcomes=ERRORS), 0, QUIET, held=()
+    ),
+    "live: two versions": _case(Bounds(disciplined=True, versions=("1", "2")), 0, QUIET_TWO, held=()),
     "live: a restart, every process known": _case(
         Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED,)
     ),
     "live: a reload, every process known, metrics": _case(
         Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True), 0, QUIET_TWO, REPLACED, held=()
+    ),
+}
+
+LARGE: dict[str, Case] = {
+    "one call, everything that can go wrong with it": _case(
+        Bounds(
+            calls=1, outcomes=(*ERRORS, "rejected"), boots=EITHER, stamps=EITHER, restarts=1, reloads=1,
+            slow_begin=True, slow_send=True, slow_entry=True, undelivered=True, delivery_lost=True,
+            callers_leave=True, on_fall=OnFall.HOLD,
+        ),
+        0, QUIET, BY_PROCESS, OVERTAKEN, REPLACED, "awaiting_baseline ended by process_ended",
+    ),
+    "one call, two restarts, a reload and metrics": _case(
+        Bounds(
+            calls=1, outcomes=ERRORS, boots=EITHER, stamps=EITHER, restarts=2, reloads=1, metrics=True, split=True,
+            series_reset=True, on_fall=OnFall.HOLD,
+        ),
+        0, QUIET, BY_PROCESS, OVERTAKEN, REPLACED,
+    ),
+    "three calls, errors": _case(Bounds(calls=3, outcomes=ERRORS), 0, QUIET_TWO),
+    "three calls, a restart, every process known": _case(
+        Bounds(calls=3, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 0, QUIET_TWO, BY_PROCESS, CARRIED
+    ),
+    "three calls, a reload, every process known": _case(
+        Bounds(calls=3, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 0, QUIET_TWO, REPLACED, "quarantined"
+    ),
+    "everything slow": _case(
+        Bounds(
+            outcomes=ERRORS, slow_begin=True, slow_send=True, slow_entry=True, undelivered=True, restarts=1,
+            boots=KNOWN, stamps=KNOWN,
+        ),
+        0, QUIET_TWO, BY_PROCESS, CARRIED,
+    ),
+    "a restart, processes now known and now not": _case(
+        Bounds(restarts=1, boots=EITHER, stamps=EITHER), 0, QUIET_TWO, BY_PROCESS, CARRIED, OVERTAKEN, "quarantined"
+    ),
+    "a restart and a reload, processes now known and now not": _case(
+        Bounds(restarts=1, reloads=1, boots=EITHER, stamps=EITHER, slow_entry=True, on_fall=OnFall.HOLD, disciplined=True),
+        0, QUIET_TWO, BY_PROCESS, CARRIED, OVERTAKEN, REPLACED,
+    ),
+    "two restarts, no process known": _case(Bounds(restarts=2), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined"),
+    "two restarts, a fall means restart": _case(
+        Bounds(restarts=2, on_fall=OnFall.RESTART), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
+    ),
+    "two restarts, a fall means nothing": _case(Bounds(restarts=2, on_fall=OnFall.HOLD), 0, QUIET_TWO, "quarantined"),
+    "a restart and a reload, no process known": _case(
+        Bounds(restarts=1, reloads=1), 0, BY_PROCESS, OVERTAKEN, excuses=(RELOAD,)
+    ),
+    "a restart and a reload, metrics": _case(
+        Bounds(restarts=1, reloads=1, metrics=True, slow_entry=True), 0, "reload", "unknown_fall", BY_PROCESS, REPLACED
+    ),
+    "a restart and a reload, metrics, every process known": _case(
+        Bounds(
+            restarts=1, reloads=1, metrics=True, slow_entry=True, series_reset=True, boots=KNOWN, stamps=KNOWN,
+        ),
+        0, "reload", BY_PROCESS, REPLACED, CARRIED,
+    ),
+    "a restart and a reload, statistics and metrics of different moments": _case(
+        Bounds(restarts=1, reloads=1, metrics=True, split=True), 0, "reload", "unknown_fall", BY_PROCESS, REPLACED
+    ),
+    "a reload, metrics of earlier moments": _case(
+        Bounds(reloads=1, metrics=True, split=True, slow_begin=True), 0, "reload", QUIET_TWO, REPLACED
+    ),
+    "two versions, one goes or another comes, and a restart": _case(
+        Bounds(versions=("1", "2"), version_changes=1, restarts=1, disciplined=True), 0, "reload", "unknown_fall", BY_PROCESS
+    ),
+    "two versions, one goes or another comes, and one is reloaded": _case(
+        Bounds(versions=("1", "2"), version_changes=1, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
+        0, "reload", QUIET_TWO,
+    ),
+    "two readings at a time and a restart": _case(
+        Bounds(readers=2, restarts=1, boots=KNOWN, stamps=KNOWN), 0, "stale", BY_PROCESS, QUIET_TWO
+    ),
+    "two readings at a time and errors": _case(Bounds(readers=2, outcomes=ERRORS), 0, "stale", QUIET_TWO),
+    "an ensemble": _case(
+        Bounds(rule=ENSEMBLE, outcomes=(*ENSEMBLE_OUTCOMES, "ensemble failed, uncounted"), slow_send=True), 0, QUIET_TWO
+    ),
+    "an ensemble and a restart": _case(
+        Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
+        0, QUIET_TWO, BY_PROCESS,
+    ),
+    "warm-up, a restart and a reload": _case(
+        Bounds(warm_up=1, warm_up_after=1, restarts=1, reloads=1, on_fall=OnFall.HOLD), 0, QUIET_TWO, OVERTAKEN
+    ),
+    "a model that turns out to be an ensemble, and a restart": _case(
+        Bounds(recounts=1, restarts=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, BY_PROCESS
+    ),
+    "deliveries are lost": _case(Bounds(delivery_lost=True, restarts=1), 0, BY_PROCESS, "quarantined"),
+    "two foreign calls": _case(Bounds(foreign=2), 0, "contested", "contested no more", excuses=(FOREIGN,)),
+    # What stays held
+    "live: errors": _case(
+        Bounds(disciplined=True, outcomes=(*ERRORS, "rejected")), 0, QUIET_TWO, held=(COUNTED,)
+    ),
+    "live: an undisciplined driver": _case(Bounds(), 0, QUIET_TWO, held=(COUNTED,)),
+    "live: a restart, no process known": _case(
+        Bounds(disciplined=True, restarts=1), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED, DIED, OLD)
+    ),
+    "live: a reload, every process known": _case(
+        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, REPLACED, held=(COUNTED, OLD)
+    ),
+    "live: a reload and a restart, every process known, metrics": _case(
+        Bounds(disciplined=True, reloads=1, restarts=1, boots=KNOWN, stamps=KNOWN, metrics=True, slow_restart=True),
+        0, QUIET_TWO, REPLACED, held=(COUNTED,),
+    ),
+    "live: deliveries are lost": _case(
+        Bounds(disciplined=True, delivery_lost=True, boots=KNOWN, stamps=KNOWN), 0, QUIET, held=(COUNTED, DROPPED)
+    ),
+    "live: an ensemble": _case(
+        Bounds(disciplined=True, rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES), 0, QUIET_TWO, held=(COUNTED,)
+    ),
+    "live: three calls, a restart, every process known": _case(
+        Bounds(calls=3, disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN, slow_restart=True),
+        0, QUIET_TWO, BY_PROCESS, held=(COUNTED,),
     ),
 }

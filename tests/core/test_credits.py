@@ -1,0 +1,135 @@
+"""Who gets the next slot credit (A6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.credits import CreditQueue, WaitersFullError
+
+
+def drain(queue: CreditQueue[int]) -> list[int]:
+    out: list[int] = []
+    while (waiter := queue.pop()) is not None:
+        out.append(waiter)
+    return out
+
+
+def test_an_empty_queue_has_nobody() -> None:
+    queue = CreditQueue[int](3)
+    assert queue.pop() is None
+    assert len(queue) == 0
+
+
+def test_waiters_of_one_key_are_served_in_order() -> None:
+    queue = CreditQueue[int](9)
+    for waiter in range(5):
+        queue.push("a", waiter)
+    assert drain(queue) == [0, 1, 2, 3, 4]
+
+
+def test_keys_are_served_in_turn() -> None:
+    queue = CreditQueue[int](9)
+    for waiter in (1, 2, 3):
+        queue.push("a", waiter)
+    for waiter in (10, 11):
+        queue.push("b", waiter)
+    queue.push("c", 20)
+    assert drain(queue) == [1, 10, 20, 2, 11, 3]
+
+
+def test_a_key_with_a_thousand_waiters_delays_the_others_by_one_turn() -> None:
+    queue = CreditQueue[int](2000)
+    for waiter in range(1000):
+        queue.push("greedy", waiter)
+    queue.push("modest", -1)
+    assert [queue.pop(), queue.pop()] == [0, -1]
+
+
+def test_a_full_queue_refuses_and_stays_as_it_is() -> None:
+    queue = CreditQueue[int](2)
+    queue.push("a", 1)
+    queue.push("b", 2)
+    with pytest.raises(WaitersFullError):
+        queue.push("c", 3)
+    assert len(queue) == 2
+    assert drain(queue) == [1, 2]
+    queue.push("c", 3)
+
+
+def test_a_queue_of_no_length_refuses_everybody() -> None:
+    with pytest.raises(WaitersFullError):
+        CreditQueue[int](0).push("a", 1)
+
+
+def test_a_discarded_waiter_is_gone_wherever_it_stood() -> None:
+    queue = CreditQueue[int](9)
+    for waiter in (1, 2, 3):
+        queue.push("a", waiter)
+    queue.push("b", 4)
+    assert queue.discard("a", 2)
+    assert queue.discard("b", 4)
+    assert len(queue) == 2
+    assert drain(queue) == [1, 3]
+
+
+@pytest.mark.parametrize(("key", "waiter"), [("a", 9), ("b", 1), ("none", 1)])
+def test_discarding_somebody_who_does_not_wait_changes_nothing(key: str, waiter: int) -> None:
+    queue = CreditQueue[int](9)
+    queue.push("a", 1)
+    queue.push("b", 2)
+    assert not queue.discard(key, waiter)
+    assert drain(queue) == [1, 2]
+
+
+def test_a_waiter_is_discarded_once() -> None:
+    queue = CreditQueue[int](9)
+    queue.push("a", 1)
+    assert queue.discard("a", 1)
+    assert not queue.discard("a", 1)
+    assert not queue.discard("a", 1)
+    assert len(queue) == 0
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.integers(0, 3)),
+        st.tuples(st.just("pop"), st.just(0)),
+        st.tuples(st.just("discard"), st.integers(0, 30)),
+    ),
+    max_size=80,
+)
+
+
+@given(ACTIONS)
+def test_everybody_is_served_once_in_order_and_nobody_is_overtaken_twice(actions: list[tuple[str, int]]) -> None:
+    """Against a plain list: while somebody is first of its key, no other key is served twice (bounded overtaking)."""
+    queue, waiting = CreditQueue[int](12), list[tuple[str, int]]()
+    served_since: dict[int, list[str]] = {}
+    for number, (action, argument) in enumerate(actions):
+        if action == "push" and len(waiting) < 12:
+            queue.push(f"k{argument}", number)
+            waiting.append((f"k{argument}", number))
+        elif action == "push":
+            with pytest.raises(WaitersFullError):
+                queue.push(f"k{argument}", number)
+        elif action == "discard":
+            found = next((pair for pair in waiting if pair[1] == argument), None)
+            assert queue.discard(found[0] if found else "k0", argument) == (found is not None)
+            if found:
+                waiting.remove(found)
+        elif not waiting:
+            assert queue.pop() is None
+        else:
+            waiter = queue.pop()
+            key = next(key for key, other in waiting if other == waiter)
+            heads = [next(other for k, other in waiting if k == which) for which in dict.fromkeys(k for k, _ in waiting)]
+            assert waiter in heads, "the first of its key"
+            waiting.remove((key, waiter))
+            for head in heads:
+                if head != waiter:
+                    passed = served_since.setdefault(head, [])
+                    passed.append(key)
+                    assert passed.count(key) <= 1, "overtaken twice by one key"
+        assert len(queue) == len(waiting)
