@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,22 +17,11 @@ import trio
 
 from bench.load import Sample, closed_loop, post
 from governor.demo.install import install, why_not_supported
+from governor.demo.ports import free_ports
 from governor.demo.triton import RealTriton
 
 MODELS = Path(__file__).parent / "models"
 BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [64], "data": [0.5] * 64}]}).encode()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def config(port: int, triton: RealTriton, slots: int) -> str:

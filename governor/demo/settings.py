@@ -183,7 +183,5 @@ def _must_be_free(name: str, first: int, last: int) -> None:
             try:
                 probe.bind((HOST, port))
             except OSError as failed:
-                why = (
-                    "is taken" if failed.errno == errno.EADDRINUSE else f"cannot be used ({failed.strerror})"
-                )
+                why = "is taken" if failed.errno == errno.EADDRINUSE else f"cannot be used ({failed.strerror})"
                 raise DemoError(f"Port {port} {why}: set {name} to another number") from None

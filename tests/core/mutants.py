@@ -181,14 +181,8 @@ MUTANTS: dict[str, Mutant] = {
     "a reading of one moment taken for two": Mutant(
         "statistics and metrics of different moments",
         (
-            _in_ledger("_prove_quiet", "    self._observe(ticket, reading)\n", ""),
-            _in_ledger("_prove_quiet", "    return ended\n", "    self._observe(ticket, reading)\n    return ended\n"),
-        )[:0]
-        + (
             _in_ledger(
-                "_prove_quiet",
-                "self._unsettled.add_undated(len(proven) * self._rule.most)",
-                "self._observe(ticket, reading)",
+                "_prove_quiet", "self._unsettled.add_undated(len(proven) * self._rule.most)", "self._observe(ticket, reading)"
             ),
         ),
     ),
@@ -202,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
         (_in_ledger("_process_is_gone", "return claim.boot != reading.boot", "return life is Life.RELOAD"),),
     ),
     "a process's own counter not looked at": Mutant(
-        "a reload, with metrics", (Patch(epoch, "Epoch", "_process_went_on", "not self.process.fell(", "bool("),)
+        "a reload, with metrics", (Patch(epoch, "Epoch", "_process_went_on", "return not", "return False and not"),)
     ),
     "a restart seen by its counter alone": Mutant(
         "a restart, every process known", (Patch(epoch, "Epoch", "life_of", "return Life.RESTART", "pass"),)
@@ -216,7 +210,7 @@ MUTANTS: dict[str, Mutant] = {
         (_in_ledger("_begin_epoch", "claim.replaced |= claim.resident or (", "claim.replaced |= True or ("),),
     ),
     "in the old load as soon as delivered": Mutant(
-        "a reload, every process known", (_in_ledger("_mark_seen", "claim.delivered_at_s <= settled_s", "True"),)
+        "a reload within the settle time", (_in_ledger("_mark_seen", "claim.delivered_at_s <= settled_s", "True"),)
     ),
     "calls of an old load left in the bound": Mutant(
         "a reload, every process known",
@@ -243,6 +237,18 @@ MUTANTS: dict[str, Mutant] = {
     "the new process's witness keeps the old one's bound": Mutant(
         "a restart, every process known",
         (_in_ledger("_begin_epoch", "self._observe(ticket, reading)", "self._epoch.model = old.model or self._observe(ticket, reading)"),),
+    ),
+    "metrics that showed nothing yet not looked at": Mutant(
+        "a reload, metrics of earlier moments",
+        (Patch(epoch, "Epoch", "_process_went_on", "reading.process is None:", "reading.process is None or not self.process.high:"),),
+    ),
+    "a reading that does not tell its process believed": Mutant(
+        "a restart, processes now known and now not",
+        (_in_ledger("_mark_seen", "reading.boot != self._epoch.boot", "False"),),
+    ),
+    "a process gone by an unexplained fall forgotten": Mutant(
+        "a restart, no process known",
+        (_in_ledger("_end_with_process", "for claim in self._delivered_before(ticket)", "for claim in self._broken()"),),
     ),
     # An operator
     "a released claim is as good as counted": Mutant(

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from governor.demo.install import Installation, install, why_not_supported
+from governor.demo.ports import free_ports
 from governor.demo.triton import DEMO_MODELS, RealTriton
-from tests.e2e.stack import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

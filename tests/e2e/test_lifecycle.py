@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from governor.demo.ports import free_ports
 from tests.e2e.conftest import make_triton
-from tests.e2e.stack import Event, Governor, free_ports, governor_config, running_governor
+from tests.e2e.stack import Event, Governor, governor_config, running_governor
 from tests.e2e.worklog import WorkLog
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from governor.demo.ports import free_ports
 from tests.e2e.proxy import Proxy
-from tests.e2e.stack import Governor, free_ports, governor_config, running_governor
+from tests.e2e.stack import Governor, governor_config, running_governor
 from tests.e2e.worklog import WorkLog
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.stack import Governor, free_ports, governor_config, running_governor
+from governor.demo.ports import free_ports
+from tests.e2e.stack import Governor, governor_config, running_governor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -223,6 +223,10 @@ class Bench:
         delay_s = self._book.released_s[sent.claim_id] - execution.end_s
         assert 0 <= delay_s <= margin_s
 
+    async def becomes(self, sent: Sent, state: ClaimState) -> None:
+        """Waits until its claim is in this state."""
+        await until(lambda: self.state(sent) is state, f"a claim that is {self.state(sent)} to be {state}")
+
     async def stays(self, sent: Sent, state: ClaimState, *, seconds: float) -> None:
         """For so long its claim stays as it is."""
         until_s = trio.current_time() + seconds

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import trio
 
 from governor.demo.triton import RealTriton
 from tests.evidence.work import Work, until
@@ -225,6 +226,12 @@ class Lab:
         entries = told["model_stats"]
         assert isinstance(entries, list)
         return sum(_ends(entry) for entry in entries)
+
+    async def wait_counted(self, name: str, ends: int) -> None:
+        """Waits until the end counter stands there: it lags the answers."""
+        with trio.fail_after(5):
+            while await self.ends(name) < ends:
+                await trio.sleep(0.01)
 
     async def wait_ended(self, request_ids: Collection[str], *, seconds: float = 15.0) -> None:
         """Waits until the work of these requests has ended."""

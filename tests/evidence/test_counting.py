@@ -13,7 +13,6 @@ from tests.evidence.lab import Model, infer_body
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
-    from tests.evidence.bench import Bench
     from tests.evidence.lab import Lab
 
 pytestmark = pytest.mark.real_triton
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.real_triton
 MODELS = [
     Model("work", instances=3),
     Model("ens", source="ensemble"),
-    Model("warm", instances=2, warmups=3),
 ]
 
 
@@ -45,7 +43,7 @@ BAD_REQUESTS: dict[str, tuple[int, bytes]] = {
     "missing input": (400, infer(inputs=[])),
     "unknown output": (400, infer(outputs=[{"name": "NOPE"}])),
     "not JSON": (500, b'{"id": "ID", "inputs": ['),
-    "empty": (500, b""),
+    "empty": (400, b""),
     "less data than the shape says": (500, second_input(data=[])),
     "more data than the shape says": (500, second_input(data=[1, 2, 3])),
 }
@@ -77,30 +75,23 @@ async def test_failures_that_count_keep_the_target_exact(lab: Lab, kind: CallKin
         assert bench.statistics.ledger_totals.contested == 0
 
 
-async def test_unknown_version_counts_nothing(lab: Lab) -> None:
-    """E5: 404, or on some paths 400, and the counter stays; the target does too."""
+async def test_unknown_version_leaves_the_target_reachable(lab: Lab) -> None:
+    """E5: 404, which `infer` frames as an answer of the model's own: whether it counted is settled by a reading."""
     async with governed(lab) as bench:
-        assert await bench.submit(version="7").status() in {400, 404}
+        assert await bench.submit(version="7").status() == 404
+        await bench.settle()
         await bench.freed_by_the_end(await bench.broken(300))
 
 
 async def test_failing_ensemble_never_frees_a_broken_call(lab: Lab) -> None:
-    """E5, E12: its failure counts two and could hide a missing end: failures before and while a broken call runs."""
-    async with governed(lab, "ens", slots=2) as bench:
-        for _ in range(4):
+    """E5, E12: a failure counts two and could hide a missing end. Failures before a broken call and while it runs,
+    and again; each credit comes back after the end of its own work."""
+    async with governed(lab, "ens", slots=3) as bench:
+        for _ in range(3):
             assert await bench.call(x=-99) == 500
-            broken = await bench.broken(400)
-            assert await bench.call(x=-99) == 500
-            assert await bench.call(x=-1) == 500
-            await bench.lab.wait_ended([broken.id])
-            if bench.held(broken):
-                break
-        await ends_once_idle(bench, broken_id=broken.id)
-
-
-async def ends_once_idle(bench: Bench, *, broken_id: str) -> None:
-    [sent] = [each for each in bench.sent if each.id == broken_id]
-    await bench.freed(sent)
+            broken = await bench.broken(500)
+            assert [await bench.call(x=x) for x in (-99, -1, 5)] == [500, 500, 200]
+            await bench.freed_by_the_end(broken)
 
 
 async def test_ensemble_that_succeeds_and_fails_is_quiet_in_time(lab: Lab) -> None:
@@ -111,23 +102,3 @@ async def test_ensemble_that_succeeds_and_fails_is_quiet_in_time(lab: Lab) -> No
         for _ in range(2):
             await bench.freed_by_the_end(await bench.broken(300))
             await bench.settle()
-
-
-async def test_warmed_up_model_starts_at_its_warm_up_count(lab: Lab) -> None:
-    """E4: the counter starts at 3 and not at 0; the baseline knows, and a broken first call ends by its own end."""
-    assert await lab.ends("warm") >= 3
-    async with governed(lab, "warm") as bench:
-        await bench.freed_by_the_end(await bench.broken(300))
-
-
-async def test_warm_up_of_a_reload_is_no_end(lab: Lab) -> None:
-    """E7: the new instance's warm-up counts while the old instance has a broken call; without metrics it is held."""
-    async with governed(lab, "warm") as bench:
-        assert await bench.call() == 200
-        await bench.settle()
-        broken = await bench.broken(2_000)
-        await bench.settle()
-        await lab.reload("warm")
-        await bench.readings(2)
-        await lab.wait_ended([broken.id])
-        assert bench.held(broken)

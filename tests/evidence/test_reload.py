@@ -11,6 +11,7 @@ from governor.core.claims import ClaimState
 from governor.core.evidence import OnFall
 from tests.evidence.bench import SETTLE_S, governed
 from tests.evidence.lab import Model
+from tests.evidence.work import until
 
 if TYPE_CHECKING:
     from tests.evidence.bench import Bench
@@ -61,8 +62,7 @@ async def test_without_metrics_the_credit_is_held_visibly_until_the_process_ends
         broken = await bench.broken(2_000)
         await trio.sleep(SETTLE_S)
         await load_anew(lab, how)
-        await bench.readings(1)
-        assert bench.states == {ClaimState.QUARANTINED: 1}
+        await bench.becomes(broken, ClaimState.QUARANTINED)
         await lab.wait_ended([broken.id])
         await bench.stays(broken, ClaimState.QUARANTINED, seconds=0.5)
         await lab.kill()
@@ -76,9 +76,10 @@ async def test_reload_just_after_the_delivery_never_frees_the_credit_early(lab: 
     """E7: delivered less than the settle time before the reload, so nobody can say which instance has the call; it
     may have to be held for ever, it never ends early."""
     async with governed(lab) as bench:
+        assert await bench.call() == 200
         broken = await bench.broken(1_500)
         await lab.reload("work")
-        await bench.readings(1)
+        await until(lambda: bench.statistics.ledger_totals.reloads == 1, "the reload to be seen")
         await lab.wait_ended([broken.id])
         await trio.sleep(0.5)
         assert bench.held(broken)
@@ -118,8 +119,7 @@ async def test_hold_keeps_what_nobody_can_explain(lab: Lab) -> None:
         broken = await bench.broken(1_500)
         await bench.readings(1)
         await lab.reload("work")
-        await bench.readings(1)
-        assert bench.states == {ClaimState.QUARANTINED: 1}
+        await bench.becomes(broken, ClaimState.QUARANTINED)
         await lab.wait_ended([broken.id])
         await bench.stays(broken, ClaimState.QUARANTINED, seconds=0.5)
 

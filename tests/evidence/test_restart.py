@@ -12,6 +12,7 @@ from governor.core.evidence import OnFall
 from tests.evidence import falsehoods
 from tests.evidence.bench import POLL_S, Bench, governed
 from tests.evidence.lab import Model
+from tests.evidence.work import until
 
 if TYPE_CHECKING:
     from tests.evidence.lab import Lab
@@ -78,11 +79,12 @@ async def test_kill_without_boot_identity_ends_what_the_operator_chose(
         await lab.kill_server_alone()
         await lab.restart()
         await bench.is_broken(unseen)
-        await bench.readings(1)
+        await until(lambda: bench.statistics.ledger_totals.unknown_falls == 1, "the fall to be seen")
         assert (bench.state(seen), bench.state(unseen)) == (seen_state, unseen_state)
-        assert bench.statistics.ledger_totals.unknown_falls == 1
         if bench.free:
             assert await bench.call() == 200
+            await lab.wait_counted("work", 1)
+            await bench.identity.look_again()
         await lab.kill_server_alone()
         await lab.restart()
         await bench.identity.look_again()
@@ -154,12 +156,6 @@ async def overtake(lab: Lab, bench: Bench, *, delay_ms: int = 1) -> None:
     await lab.restart()
     for _ in range(before + 2):
         assert await bench.call(delay_ms) == 200
-    await until_counted(lab, before + 2)
+    await lab.wait_counted("work", before + 2)
     bench.proxy.falsehood = None
 
-
-async def until_counted(lab: Lab, ends: int) -> None:
-    """The counter lags the answer."""
-    with trio.fail_after(5):
-        while await lab.ends("work") < ends:
-            await trio.sleep(0.01)

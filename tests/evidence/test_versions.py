@@ -10,6 +10,7 @@ import trio
 from governor.core.claims import ClaimState
 from tests.evidence.bench import SETTLE_S, governed
 from tests.evidence.lab import Model
+from tests.evidence.work import until
 
 if TYPE_CHECKING:
     from tests.evidence.lab import Lab
@@ -55,7 +56,7 @@ async def test_removed_version_takes_the_end_with_it(lab: Lab, two_versions: Non
         broken = await bench.broken(2_500, version="2")
         await trio.sleep(SETTLE_S)
         await have_versions(lab, 1)
-        await bench.readings(1)
+        await until(lambda: bench.statistics.ledger_totals.reloads == 1, "the removal to be seen")
         assert await bench.submit(version="1").status() == 200
         if metrics:
             await bench.freed_by_the_end(broken)

@@ -120,6 +120,28 @@ async def test_lanes_are_closed_soon_after_their_last_use_and_not_before() -> No
         assert len(bench.world.lanes) == 3, "as many as slots"
 
 
+async def test_the_warmest_lane_is_taken_first() -> None:
+    """D2: calls one after the other keep one connection open and let the others go."""
+    async with identity_bench(slots=3) as bench:
+        for _ in range(3):
+            bench.submit("1")
+        await until(lambda: bench.free == 3, 2)
+        for _ in range(6):
+            await body_within(bench.submit("0.5"), 1)
+        assert bench.world.open_lanes == 1
+
+
+async def test_what_arrives_for_a_caller_that_left_is_dropped() -> None:
+    """ADR-0008: the rest of the answer is read for its end alone."""
+    async with identity_bench() as bench:
+        bench.world.plans["stream"] = Plan(seconds=3, texts=("a", "b", "c"))
+        call = bench.submit("stream", kind=CallKind.GENERATE_STREAM)
+        await trio.sleep(2.5)
+        call.abandon()
+        await until(lambda: bench.free == 1, 1)
+        assert await call.next_chunk() is None
+
+
 async def test_an_error_of_a_proxy_ends_nothing() -> None:
     """E1: a 502 from somebody in between arrives complete while the call goes on behind it."""
     async with identity_bench() as bench:

@@ -175,6 +175,63 @@ async def test_a_restart_while_a_call_waits_for_its_baseline_is_not_delivered_in
         assert trio.current_time() - execution.ended_s <= POLL_S + 0.05
 
 
+async def test_a_connection_replaced_in_the_last_moment_names_the_process_that_got_the_call() -> None:
+    """E8: it dies after everything was looked at; by the old process's name the claim would end with that process,
+    while its work executes in the new one."""
+    async with identity_bench(slots=2) as bench:
+        world, ledger = bench.world, bench.identity._ledger
+        await body_within(bench.submit("0.1"), 10)
+        await trio.sleep(1.1)
+        dispatch = ledger.dispatch
+
+        def replaced(claim_id: int, boot: str | None = None) -> None:
+            dispatch(claim_id, boot)
+            world.restart()
+
+        world.plans["broken"] = Plan(seconds=3, breaks=Break.AFTER_DELIVERY)
+        ledger.dispatch = replaced  # type: ignore[method-assign]  # the same, at an unlucky moment
+        call = bench.submit("broken")
+        with pytest.raises(ConnectionLostError):
+            await body_within(call, 10)
+        ledger.dispatch = dispatch  # type: ignore[method-assign]  # as it was
+        while world.executing:
+            assert bench.free == 1, "the claim ended while its work executes"
+            await trio.sleep(0.05)
+        await until(lambda: bench.free == 2, POLL_S + 0.05)
+
+
+async def test_connections_that_die_one_after_the_other_end_the_call_undelivered() -> None:
+    """E4: each death is looked at, and there is an end to it."""
+    async with identity_bench(boots=False) as bench:
+        world = bench.world
+        take_reading = bench.identity.take_reading
+
+        async def deadly() -> None:
+            await take_reading()
+            world.break_connections()
+
+        bench.identity.take_reading = deadly  # type: ignore[method-assign]  # the same, and connections die of it
+        with pytest.raises(BackendUnavailableError, match="3 connections"):
+            await body_within(bench.submit("1"), 10)
+        assert world.executions == []
+        assert len(world.times("connect")) == 3
+        assert bench.free == 1
+
+
+async def test_a_model_that_became_an_ensemble_is_counted_like_one_before_the_next_delivery() -> None:
+    """E12: the reading that notices the reload is followed by the question what the model is now, and by a baseline
+    in the new unit."""
+    async with identity_bench(boots=False) as bench:
+        world = bench.world
+        for _ in range(2):
+            await body_within(bench.submit("0.1"), 10)
+            await trio.sleep(5)
+        world.reload(ensemble_facts())
+        await body_within(bench.submit("0.1"), 10)
+        after = world.order("reloaded", "facts", "reading", "delivered")
+        assert after[after.index("reloaded") + 1 :] == ["reading", "facts", "reading", "delivered"]
+
+
 async def test_calls_that_share_a_baseline_from_before_a_restart_take_their_own() -> None:
     """ADR-0007: the shared reading was taken from the process that died meanwhile."""
     async with identity_bench(slots=2) as bench:

@@ -147,15 +147,16 @@ async def test_turns_over_one_another_keep_the_protocol_s_order() -> None:
         assert [event["id"] for event in heard.events] == list(range(1, 16))
 
 
-async def test_a_failure_never_poisons_the_queue() -> None:
+@pytest.mark.parametrize("kind", ["generate", "generate_stream"])
+async def test_a_failure_never_poisons_the_queue(kind: str) -> None:
     """S4: refused by the model, broken, not understood, faulty inside: the next prompt runs all the same."""
-    async with service() as governed:
+    async with service(model={"kind": kind}) as governed:
         world = governed.world
         world.plans |= {
-            "refused": Plan(status=500, texts=("the model is ill",), counts=(0, 1)),
+            "refused": Plan(status=500, body=b'{"error": "the model is ill"}', counts=(0, 1)),
             "broken": Plan(seconds=1, breaks=Break.AFTER_DELIVERY),
             "undelivered": Plan(breaks=Break.BEFORE_DELIVERY),
-            "garbage": Plan(body=b"not JSON"),
+            "garbage": Plan(body=b"data: not JSON\n\n"),
         }
         session = governed.session()
         heard = governed.listen(session)
@@ -258,6 +259,17 @@ async def test_the_backend_s_timeout_is_no_deadline_but_ends_the_wait_the_same_w
         await trio.sleep(4)
         assert other_heard.outcome(waits) == "end_turn"
         assert governed.world.high_water == 1
+
+
+async def test_a_settled_prompt_leaves_no_task_that_waits_for_its_deadline() -> None:
+    """T1: a day-long deadline must not keep a task for a day."""
+    async with service(limits={"prompt_deadline_ms": 86_400_000}) as governed:
+        session = governed.session()
+        before = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(20):
+            ask(session, "0.1")
+            await trio.sleep(0.2)
+        assert trio.lowlevel.current_statistics().tasks_living == before
 
 
 # Cancelling, removing.

@@ -151,11 +151,12 @@ async def test_disconnect_on_abandon_gives_the_connection_up_and_waits_for_evide
         assert execution.ended_s - execution.started_s == pytest.approx(4 if honoured else 6)
 
 
-async def test_disconnect_before_delivery_frees_the_credit_at_once() -> None:
+@pytest.mark.parametrize("disconnect", [True, False])
+async def test_leaving_before_delivery_frees_the_credit_at_once(disconnect: bool) -> None:
     """E3: who leaves while the request still leaves the machine has sent nothing that executes."""
     async with identity_bench() as bench:
         bench.world.plans["upload"] = Plan(seconds=5, deliver_s=3)
-        call = bench.submit("upload", kind=CallKind.GENERATE_STREAM, disconnect_on_abandon=True)
+        call = bench.submit("upload", kind=CallKind.GENERATE_STREAM, disconnect_on_abandon=disconnect)
         await trio.sleep(1)
         call.abandon()
         await until(lambda: bench.free == 1, 0.05)

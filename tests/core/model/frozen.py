@@ -20,9 +20,11 @@ from governor.core.evidence import Ticket
 from governor.core.witness import Witness
 from tests.core.model.backend import COUNTED, DIED, DROPPED, NEVER, NEW, Call
 from tests.core.model.judge import Sample
-from tests.core.model.world import Left, Reader
+from tests.core.model.world import MOMENT, TICK, Left, Reader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from governor.core.ledger import Ledger
     from tests.core.model.world import World
 
@@ -50,8 +52,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
     readers = [
         reader if reader is None or reader.ticket.after == ledger._readings else _STALE for reader in world.readers
     ]
-    # What a time can still be compared with: the moments at which readings under way were asked for, and now.
-    moments = sorted({world.now, *(reader.ticket.begun_at_s for reader in readers if isinstance(reader, Reader))})
+    place = _places(world, readers)
     calls = []
     for index, call in enumerate(backend.calls, 1):
         if call.stage == NEW:
@@ -63,7 +64,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
         values = _values(claim)
         delivered_at_s = values[_DELIVERED]
         if delivered_at_s is not None:
-            values = (*values[:_DELIVERED], bisect_right(moments, delivered_at_s) - 1, *values[_DELIVERED + 1 :])
+            values = (*values[:_DELIVERED], place(delivered_at_s), *values[_DELIVERED + 1 :])
         calls.append((_call_values(call), values))
     hashes = [hash(pair) for pair in calls]
     order = sorted(range(len(calls)), key=hashes.__getitem__)
@@ -76,7 +77,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
         tuple(
             [
                 (
-                    moments.index(reader.ticket.begun_at_s),
+                    place(reader.ticket.begun_at_s),
                     ledger._unsettled.since(reader.ticket),
                     reader.stats,
                     reader.series,
@@ -86,9 +87,32 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
                 for reader in readers
             ]
         ),
-        (len(moments) - 1, world.last, world.tainted),
+        (place(world.now), world.last, world.tainted),
     )
     return frozen, order
+
+
+def _places(world: World, readers: Sequence[Reader | str | None]) -> Callable[[float], float]:
+    """Where a time stands among those that it can still be compared with.
+
+    Those are the moments at which readings under way were asked for, and now: whether something was delivered before
+    them, and whether in an earlier tick.
+    """
+    moments = sorted({world.now, *(reader.ticket.begun_at_s for reader in readers if isinstance(reader, Reader))})
+    if not world.bounds.moments:
+        return lambda at_s: TICK * (bisect_right(moments, at_s) - 1)
+    delivered = {
+        claim.delivered_at_s for claim in world.ledger.claims.values() if claim.delivered_at_s is not None
+    }
+    places: dict[float, float] = {}
+    place, before = float(-TICK), -TICK
+    for at_s in sorted({*moments, *delivered}):
+        following = next((moment for moment in moments if moment >= at_s), None)
+        if at_s in moments or (following is not None and int(following) == int(at_s)):
+            place = place + MOMENT if int(at_s) == before else int(place) + TICK
+            before = int(at_s)
+        places[at_s] = place
+    return places.__getitem__
 
 
 def restore(world: World, frozen: Frozen) -> None:

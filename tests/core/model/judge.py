@@ -136,6 +136,8 @@ def _notice(world: World, before: Before, sample: Sample, verdict: Verdict) -> N
         seen.add("quiet ended two claims")
     for claim_id, proof in verdict.ended:
         seen.add(f"{before.states[claim_id].value} ended by {proof.value}")
+        if proof is ClaimEvent.PROCESS_ENDED and verdict.life is Life.SAME:
+            seen.add("a process proven dead ended what broke later")
     if verdict.quarantined:
         seen.add("quarantined")
     if verdict.contested:

@@ -2,8 +2,8 @@
 
 The world obeys the facts that the ledger may rely on, and nothing else:
 
-- a call that we saw answered is counted, and a delivered call has entered a load, before the clock's next tick (one
-  tick is the settle time); everything else may take for ever;
+- a call that we saw answered is counted, and a delivered call has entered a load, before the clock's next tick (a
+  settle time passes between two ticks); everything else may take for ever;
 - a reading shows one moment between `begin` and `apply` (with `split`: one moment for each of its two halves);
 - one process at a time answers at the URL.
 
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 Arg = str | int | bool
 Event = tuple[str, *tuple[Arg, ...]]
 
+SETTLE, TICK, MOMENT = 1, 2, 2**-20
+"""Seconds: two times of one tick are less than the settle time apart, of two ticks more."""
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -73,6 +76,7 @@ class Bounds:
         undelivered: a connection may break before the last byte left.
         delivery_lost: the server may drop a delivered call and its connection.
         callers_leave: callers may leave their calls.
+        moments: time also passes by less than the settle time.
         lag_is_short: the facts about the settle time hold.
         disciplined: the driver takes a reading before a delivery whenever the ledger wants one (E4), or when the
             connection's stamp shows another process than the ledger knows.
@@ -109,6 +113,7 @@ class Bounds:
     undelivered: bool = False
     delivery_lost: bool = False
     callers_leave: bool = False
+    moments: bool = False
     lag_is_short: bool = True
     disciplined: bool = False
     patient: bool = False
@@ -154,7 +159,7 @@ class World:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.now = 0
+        self.now = 0.0
         self.backend = Backend(
             counts=dict.fromkeys(bounds.versions, bounds.warm_up),
             series=bounds.warm_up * len(bounds.versions),
@@ -162,7 +167,7 @@ class World:
             warm_up=bounds.warm_up_after,
         )
         self.ledger = Ledger(
-            slots=bounds.calls, rule=bounds.rule, provable=bounds.provable, settle_s=1, on_fall=bounds.on_fall
+            slots=bounds.calls, rule=bounds.rule, provable=bounds.provable, settle_s=SETTLE, on_fall=bounds.on_fall
         )
         self.readers: list[Reader | None] = [None] * bounds.readers
         self.left = Left(
@@ -286,6 +291,8 @@ class World:
         waits = any(call.stage in {FLIGHT, ENDED} for call in backend.calls)
         if not (waits and self.bounds.lag_is_short):
             events.append(("tick",))
+        if self.bounds.moments:
+            events.append(("a moment",))
 
     # What the ledger's driver does
 
@@ -424,7 +431,8 @@ class World:
         """The process dies, the next one answers."""
         self.left.restarts -= 1
         self.backend.restart(drains=self.bounds.drains)
-        self.now += self.bounds.slow_restart
+        if self.bounds.slow_restart:
+            self.tick()
 
     def reload(self, version: str) -> None:
         """The model is loaded anew; what its old load executes runs on."""
@@ -459,8 +467,12 @@ class World:
         self.backend.series += 1
 
     def tick(self) -> None:
-        """A settle time passes."""
-        self.now += 1
+        """More than a settle time passes."""
+        self.now = int(self.now) + TICK
+
+    def moment(self) -> None:
+        """Less than a settle time passes, however often."""
+        self.now += MOMENT
 
 
 _EVENTS = {
@@ -492,11 +504,12 @@ _EVENTS = {
     "becomes an ensemble": World.recount,
     "foreign call counted": World.foreign,
     "tick": World.tick,
+    "a moment": World.moment,
 }
 
 OF_A_CALL = frozenset(_EVENTS) - {
     *("begin", "sample", "begin and sample", "sample metrics", "apply"),
-    *("restart", "reload", "reload, metrics reset", "remove version", "add version", "tick"),
+    *("restart", "reload", "reload, metrics reset", "remove version", "add version", "tick", "a moment"),
     *("becomes an ensemble", "foreign call counted"),
 }
 """The events whose first argument is the index of a call."""

@@ -31,6 +31,7 @@ from tests.core.model.world import Bounds
 QUIET_TWO = "quiet ended two claims"
 QUIET = "reconciling ended by quiet"
 BY_PROCESS = "reconciling ended by process_ended"
+LATER = "a process proven dead ended what broke later"
 CARRIED = "an open claim was carried into a new process"
 OVERTAKEN = "an overtaken counter hid a new life"
 REPLACED = "a claim lost the model's counter"
@@ -85,10 +86,10 @@ SMALL: dict[str, Case] = {
     "three calls": _case(Bounds(calls=3, disciplined=True), 0, QUIET_TWO),
     "two readings at a time": _case(Bounds(calls=1, readers=2, restarts=1, outcomes=ERRORS), 0, "stale", OVERTAKEN),
     "a restart, every process known": _case(
-        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 0, QUIET_TWO, BY_PROCESS, CARRIED
+        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 0, QUIET_TWO, BY_PROCESS, CARRIED, LATER
     ),
     "a restart, no process known": _case(
-        Bounds(restarts=1), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined", "quarantined ended by quiet"
+        Bounds(restarts=1), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, LATER, "quarantined", "quarantined ended by quiet"
     ),
     "a restart, shown by other numbers": _case(Bounds(restarts=1, marks=True, disciplined=True), 0, BY_PROCESS),
     "a reload, every process known": _case(
@@ -122,7 +123,7 @@ SMALL: dict[str, Case] = {
         Bounds(calls=1, drains=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, BY_PROCESS, excuses=(DRAIN,)
     ),
     # What stays held
-    "live: nothing goes wrong but connections": _case(Bounds(disciplined=True, undelivered=True), 0, QUIET_TWO, held=()),
+    "live: nothing goes wrong but connections": _case(Bounds(disciplined=True, undelivered=True, slow_send=True), 0, QUIET_TWO, held=()),
     "live: errors, and a driver that waits": _case(
         Bounds(disciplined=True, patient=True, outcomes=ERRORS), 0, QUIET, held=()
     ),
@@ -136,6 +137,9 @@ SMALL: dict[str, Case] = {
 }
 
 LARGE: dict[str, Case] = {
+    "a reload within the settle time": _case(
+        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True, moments=True, disciplined=True), 0, REPLACED, QUIET_TWO
+    ),
     "one call, everything that can go wrong with it": _case(
         Bounds(
             calls=1, outcomes=(*ERRORS, "rejected"), boots=EITHER, stamps=EITHER, restarts=1, reloads=1,

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { ask, assertNumberedWithoutGaps, finish, listen, makeClient, openSession, options, terminalsOf } from './lib.mjs';
 
-const { client } = makeClient({ maxPendingPromptsPerSession: null });
+const { client, requests } = makeClient({ maxPendingPromptsPerSession: null });
 const session = await openSession(client, 'sentiment');
 const heard = listen(session);
 
@@ -23,6 +23,7 @@ function beBusy(ms) {
 
 const took = [];
 let hung = 0;
+const reasons = {};
 for (let turn = 0; turn < options.turns; turn++) {
   const began = performance.now();
   const answer = session.prompt(ask(`good ${turn}`));
@@ -34,10 +35,11 @@ for (let turn = 0; turn < options.turns; turn++) {
   } catch (error) {
     if (!options.count) throw error;
     hung += 1;
+    reasons[error.message] = (reasons[error.message] ?? 0) + 1;
   }
 }
 heard.stop();
 await heard.ended;
 assertNumberedWithoutGaps(heard.events);
 took.sort((one, other) => one - other);
-finish({ hung, medianMs: took[took.length >> 1], worstMs: took.at(-1), terminals: heard.events.filter((e) => e.type === 'turn_complete').length });
+finish({ statuses: requests.reduce((all, r) => ({ ...all, [r.status]: (all[r.status] ?? 0) + 1 }), {}), hung, reasons, error: String(heard.error), last: heard.events.at(-1), medianMs: took[took.length >> 1], worstMs: took.at(-1), terminals: heard.events.filter((e) => e.type === 'turn_complete').length });
