@@ -9,6 +9,8 @@ expected and what to do.
     │   ├── InvalidRequestError
     │   ├── SessionNotFoundError
     │   ├── UnknownModelError
+    │   ├── UnknownClaimError
+    │   ├── ClaimOpenError
     │   └── BodyTooLargeError
     ├── RefusedError           the request is fine; the governor has no room or no time         503
     │   ├── PromptQueueFullError
@@ -98,6 +100,31 @@ class UnknownModelError(CallerError):
     def __init__(self, model: str, known: list[str]) -> None:
         names = ", ".join(known) or "none"
         super().__init__(f'Unknown model "{model}"; this governor serves: {names}', model=model, models=[*known])
+
+
+class UnknownClaimError(CallerError):
+    """No claim of the identity has this id; it may have ended meanwhile."""
+
+    code = "unknown_claim"
+    status = 404
+
+    def __init__(self, identity: str, claim_id: int) -> None:
+        super().__init__(f"Identity {identity} has no claim {claim_id}; it may have ended", claimId=claim_id)
+
+
+class ClaimOpenError(CallerError):
+    """E11: an open claim cannot be released; its own answer or break decides."""
+
+    code = "claim_open"
+    status = 409
+
+    def __init__(self, identity: str, claim_id: int, state: str) -> None:
+        super().__init__(
+            f"Claim {claim_id} of identity {identity} is {state}: its connection lives, and its own answer or break"
+            " decides. Only broken claims can be released",
+            claimId=claim_id,
+            state=state,
+        )
 
 
 class BodyTooLargeError(CallerError):

@@ -91,6 +91,9 @@ class Governor:
                 poll_interval_s=evidence.poll_interval_ms / 1000,
                 settle_s=evidence.settle_ms / 1000,
                 on_fall=OnFall(evidence.on_fall),
+                max_unprovable_age_s=(
+                    evidence.max_unprovable_age_ms / 1000 if evidence.max_unprovable_age_ms is not None else None
+                ),
             )
             identity = Identity(key, settings, self._make_port(backend.config, model.triton_model))
             self.identities[key] = backend.identities[model.triton_model] = identity

@@ -165,6 +165,26 @@ class Ledger:
         self._unsettled.doubtful = True
         self._remove(claim)
 
+    def restart(self, ticket: Ticket, reading: Reading) -> tuple[Verdict, tuple[int, ...]]:
+        """An operator says that the work of every broken claim is over (E11): they are released, all at once.
+
+        The reading is evidence first, so that what it proves is not called unproven; then it is the baseline of a
+        new epoch. Open claims stay: their own answer or break decides.
+
+        Returns:
+            What the reading proved, and the claims that were released without proof. Neither for a stale reading.
+        """
+        verdict = self.apply(ticket, reading)
+        if verdict.life is Life.STALE:
+            return verdict, ()
+        forgotten = tuple(claim.id for claim in self._broken())
+        for claim_id in forgotten:
+            self.release(claim_id)
+        self.contested = False
+        self._begin_epoch(Life.BASELINE, ticket, reading)
+        self._mark_seen(ticket, reading)
+        return verdict, forgotten
+
     # Evidence
 
     @property

@@ -1,7 +1,7 @@
 """One identity: a model on a backend, its slot credits, and the nursery that owns every call to it (D1, E2, T1).
 
 Everything that decides is in the ledger and the credit queue; this module drives them. After each change of the
-ledger it calls `_settle`, the one synchronous place where credits are handed to waiting calls and where the
+ledger it calls `settle`, the one synchronous place where credits are handed to waiting calls and where the
 poller is told whether it is wanted.
 """
 
@@ -32,6 +32,7 @@ from governor.identity.call import Call, CallRequest, Head
 from governor.identity.evidence import watch_evidence
 from governor.identity.firstlook import FirstLook
 from governor.identity.lanes import LanePool
+from governor.identity.operator import OperatorExits
 from governor.triton.lane import CallEnd
 from governor.triton.outcomes import CallKind, counted, speaks_for_triton
 from governor.triton.text import error_message
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from governor.core.counting import Reading
-    from governor.core.evidence import LedgerSnapshot, LedgerTotals, Ticket
+    from governor.core.evidence import LedgerSnapshot, LedgerTotals, Ticket, Verdict
     from governor.identity.port import LanePort, ModelPort
     from governor.triton.metadata import ModelFacts
 
@@ -70,6 +71,7 @@ class IdentitySettings:
     poll_interval_s: float
     settle_s: float
     on_fall: OnFall
+    max_unprovable_age_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -122,8 +124,10 @@ class Identity:
         self.reading_turn = trio.Lock()
         self._evidence_wanted = AsyncBool(value=False)
         self._lives_begun = 0
+        self._contested_told = 0
         self._ensemble = False
         self._first_look = FirstLook(self, self._ledger)
+        self.operator = OperatorExits(str(key), self, self._ledger)
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._reading_error: str | None = None
@@ -149,7 +153,7 @@ class Identity:
         except WaitersFullError:
             self.totals.refused += 1
             raise CreditQueueFullError(self.key.model, self.settings.max_waiting) from None
-        self._settle()
+        self.settle()
         return call
 
     def drain(self) -> None:
@@ -186,7 +190,9 @@ class Identity:
                     lambda: watch_evidence(self, self._evidence_wanted, interval_s=interval_s), name="evidence"
                 )
                 self._nursery.start_soon(self._lanes.close_idle_lanes)
-                self._settle()
+                if self.settings.max_unprovable_age_s is not None:
+                    self._nursery.start_soon(self.operator.release_aged, self.settings.max_unprovable_age_s)
+                self.settle()
                 task_status.started()
         finally:
             self._nursery = None
@@ -194,7 +200,7 @@ class Identity:
             self._lanes.close()
             self._port.close_idle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Hands free credits to waiting calls and tells the poller whether it is wanted."""
         while self._nursery is not None and self._ledger.free > 0:
             call = self._queue.pop()
@@ -244,7 +250,7 @@ class Identity:
             self._lanes.give_back(lane)
             del self._calls[claim_id]
             call.end(error)
-        self._settle()
+        self.settle()
 
     async def _exchange(self, call: Call, claim_id: int, lane: LanePort) -> GovernorError | None:
         """Sends the request and takes the whole answer, however long its caller stays.
@@ -362,9 +368,11 @@ class Identity:
 
     def apply(self, ticket: Ticket, reading: Reading) -> None:
         """Hands a reading to the ledger and tells everybody what it proved."""
+        self.report(self._ledger.apply(ticket, reading))
+
+    def report(self, verdict: Verdict) -> None:
+        """Does and says what follows from a verdict of the ledger."""
         self._reading_error = None
-        contested_before = self._ledger.totals.contested
-        verdict = self._ledger.apply(ticket, reading)
         identity = str(self.key)
         for claim_id, proof in verdict.ended:
             _log.info("claim_ended", identity=identity, claim=claim_id, proof=proof.value)
@@ -374,9 +382,10 @@ class Identity:
             _log.warning("epoch_began", identity=identity, cause=verdict.life.value)
             self._lives_begun += 1
             self.facts = None  # another load may have another configuration
-        if self._ledger.totals.contested > contested_before:
+        if self._ledger.totals.contested > self._contested_told:
+            self._contested_told = self._ledger.totals.contested
             _log.error("identity_contested", identity=identity)
-        self._settle()
+        self.settle()
 
     def evidence_done(self) -> None:
         """No claim waits any more: the readings' connection need not stay open."""

@@ -21,9 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--metrics-port", type=int, help="port of /metrics (the port plus two)")
     parser.add_argument("--models", default="", help="comma-separated names (all of them)")
     parser.add_argument("--id", default="triton", help="what GET /v2 tells as the name (%(default)s)")
-    parser.add_argument(
-        "--version", default=DEFAULT_VERSION, help="Triton release to behave like (%(default)s)"
-    )
+    parser.add_argument("--version", default=DEFAULT_VERSION, help="Triton release to behave like (%(default)s)")
     parser.add_argument("--work-log", help="file for the start and end of every execution")
     return parser.parse_args()
 

@@ -69,9 +69,7 @@ class Front:
 class _Call:
     """One request on its way to its answer."""
 
-    def __init__(
-        self, process: Process, route: Route, head: Head, delay_s: float, action: Action | None
-    ) -> None:
+    def __init__(self, process: Process, route: Route, head: Head, delay_s: float, action: Action | None) -> None:
         self._process = process
         self._route = route
         self._head = head

@@ -199,9 +199,7 @@ class Connection:
                 body += event.data
                 if len(body) > self._limits.body_bytes:
                     limit = self._limits.body_bytes
-                    await self._send_answer(
-                        error_answer(413, f"this simulation takes bodies up to {limit} bytes")
-                    )
+                    await self._send_answer(error_answer(413, f"this simulation takes bodies up to {limit} bytes"))
                     return None
 
     async def _next_event(self, timeout_s: float) -> object:

@@ -64,9 +64,7 @@ class Statistics:
             "execution_count": self.execution_count,
             "inference_stats": inference_stats,
             "response_stats": {},
-            "batch_stats": [
-                {"batch_size": size, **_compute(tally)} for size, tally in sorted(self.batches.items())
-            ],
+            "batch_stats": [{"batch_size": size, **_compute(tally)} for size, tally in sorted(self.batches.items())],
             "memory_usage": [],
         }
 

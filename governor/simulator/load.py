@@ -204,9 +204,7 @@ class Load:
         try:
             for step in steps:
                 if isinstance(step, Sleep):
-                    self._around.call_later(
-                        step.seconds, lambda: self._go_on(steps, instance, batch, answers, started)
-                    )
+                    self._around.call_later(step.seconds, lambda: self._go_on(steps, instance, batch, answers, started))
                     return
                 if isinstance(step, Send):
                     answers[step.index].append(step.response)

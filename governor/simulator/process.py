@@ -99,9 +99,7 @@ class Process:
         loads = self._loads.get(model, {})
         if version is not None:
             if version not in loads:
-                raise RefusedError(
-                    404, f"Request for unknown model: '{model}' version {version} is not found"
-                )
+                raise RefusedError(404, f"Request for unknown model: '{model}' version {version} is not found")
             return loads[version]
         if not loads:
             ending = "has no available versions" if model in self._states else "is not found"
@@ -150,9 +148,7 @@ class Process:
 
     def ready(self) -> bool:
         """Whether the server is ready: not while any model is being unloaded."""
-        return not any(
-            state == "UNLOADING" for states in self._states.values() for state, _reason in states.values()
-        )
+        return not any(state == "UNLOADING" for states in self._states.values() for state, _reason in states.values())
 
     def index(self, *, ready_only: bool = False) -> list[JsonValue]:
         """The repository index."""

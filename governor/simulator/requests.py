@@ -53,9 +53,7 @@ def _no_constant(name: str) -> float:
 
 def _member(holder: JsonValue, key: str) -> JsonValue:
     if not isinstance(holder, dict) or key not in holder:
-        raise RefusedError(
-            500, f"Unable to parse '{key}': attempt to access non-existing object member '{key}'"
-        )
+        raise RefusedError(500, f"Unable to parse '{key}': attempt to access non-existing object member '{key}'")
     return holder[key]
 
 
@@ -248,9 +246,7 @@ def validate(config: ModelConfig, request: Request) -> None:
         _validate_tensor(config, known[tensor.name], tensor, label)
     if sizes and len(set(sizes)) > 1:
         odd = next(name for name, tensor in given.items() if tensor.shape)
-        raise RefusedError(
-            400, f"{label}input '{odd}' batch size does not match other inputs for '{config.name}'"
-        )
+        raise RefusedError(400, f"{label}input '{odd}' batch size does not match other inputs for '{config.name}'")
     if sizes and sizes[0] > config.max_batch_size:
         limit = f"inference request batch-size must be <= {config.max_batch_size} for '{config.name}'"
         raise RefusedError(400, f"{label}{limit}")

@@ -198,9 +198,7 @@ _ANSWERS: Final[Mapping[Endpoint, Callable[[Process, Route, bytes], Answer]]] = 
     Endpoint.MODEL: _model,
     Endpoint.MODEL_READY: _model_ready,
     Endpoint.CONFIG: _config,
-    Endpoint.STATISTICS: lambda process, route, _body: json_answer(
-        process.statistics(route.model, route.version)
-    ),
+    Endpoint.STATISTICS: lambda process, route, _body: json_answer(process.statistics(route.model, route.version)),
     Endpoint.TRACE: _trace,
     Endpoint.INDEX: _index,
     Endpoint.LOAD: _control,

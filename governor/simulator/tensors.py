@@ -96,9 +96,7 @@ def _flat(data: JsonValue) -> Iterator[JsonValue]:
 def _element_from_json(value: JsonValue, datatype: str) -> Element:
     if datatype == "BYTES":
         if not isinstance(value, str):
-            raise RefusedError(
-                500, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
-            )
+            raise RefusedError(500, "Unable to parse JSON bytes array: attempt to access JSON non-string as string")
         try:
             # A byte that is no UTF-8 came through the JSON reader as a surrogate and leaves as that byte.
             return value.encode("utf-8", "surrogateescape")
@@ -163,17 +161,13 @@ def _texts_from_binary(raw: bytes, tensor: str, count: int) -> Iterator[bytes]:
         yield raw[at : at + length]
         at += length
     if at != len(raw):
-        raise TornTextError(
-            f"unexpected number of string elements {count + 1} for inference input '{tensor}'"
-        )
+        raise TornTextError(f"unexpected number of string elements {count + 1} for inference input '{tensor}'")
 
 
 def elements_to_binary(tensor: Tensor) -> bytes:
     """A tensor's raw bytes."""
     if tensor.datatype == "BYTES":
-        return b"".join(
-            len(text).to_bytes(4, "little") + text for text in tensor.elements if isinstance(text, bytes)
-        )
+        return b"".join(len(text).to_bytes(4, "little") + text for text in tensor.elements if isinstance(text, bytes))
     return struct.pack(f"<{len(tensor.elements)}{_FORMATS[tensor.datatype]}", *tensor.elements)
 
 

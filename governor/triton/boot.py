@@ -89,9 +89,7 @@ class BootStamp:
             request = WireRequest(method="GET", path=path)
         else:
             body = json.dumps({"log_frequency": str(write)}).encode()
-            request = WireRequest(
-                method="POST", path=path, headers=(("Content-Type", "application/json"),), body=body
-            )
+            request = WireRequest(method="POST", path=path, headers=(("Content-Type", "application/json"),), body=body)
         status, answer = await connection.fetch(request, max_bytes=_ANSWER_MAX)
         settings = _object(answer) if status == 200 else {}
         if settings.get("trace_level") != ["OFF"]:

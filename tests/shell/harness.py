@@ -100,6 +100,7 @@ async def identity_bench(
     call_limit_s: float = 3600.0,
     boots: bool = True,
     metrics: bool = False,
+    max_unprovable_age_s: float | None = None,
 ) -> AsyncIterator[Bench]:
     """A running identity; everything is cancelled at the end."""
     settings = IdentitySettings(
@@ -110,6 +111,7 @@ async def identity_bench(
         poll_interval_s=POLL_S,
         settle_s=SETTLE_S,
         on_fall=on_fall,
+        max_unprovable_age_s=max_unprovable_age_s,
     )
     async with trio.open_nursery() as nursery:
         world = World(nursery, boots=boots, metrics=metrics)

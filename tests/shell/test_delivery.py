@@ -66,6 +66,18 @@ async def test_concurrent_first_calls_share_one_attempt_to_get_a_baseline() -> N
         assert bench.world.order("reading", "delivered") == ["reading"] + 8 * ["delivered"]
 
 
+async def test_concurrent_first_calls_share_its_failure_too() -> None:
+    """E12: a server that does not tell what its model is must not be asked once for each call that waits."""
+    async with identity_bench(slots=8) as bench:
+        bench.world.fact_faults.append(Fault.HANGS)
+        calls = [bench.submit("1") for _ in range(8)]
+        for call in calls:
+            with pytest.raises(BackendUnavailableError):
+                await body_within(call, 10)
+        assert len(bench.world.times("facts")) == 1
+        assert bench.world.executions == []
+
+
 async def test_concurrent_first_calls_without_boot_identity_share_two() -> None:
     """ADR-0007: a reading that was begun before a connection was opened says nothing about what it leads to; all
     that came meanwhile share the next one."""

@@ -11,7 +11,7 @@ import trio
 from governor.errors import DrainingError, GovernorError, SessionNotFoundError
 from governor.triton.outcomes import CallKind
 from tests.shell.fakes import Break, Fault, Plan, decoupled_facts
-from tests.shell.harness import Bench, Listener, Service, ask, identity_bench, service, until
+from tests.shell.harness import Bench, Listener, Service, ask, call_request, identity_bench, service, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,6 +194,7 @@ async def test_drain_tells_every_session_and_ends_its_stream() -> None:
         heard = governed.listen(session)
         running, queued = ask(session, "5"), ask(session, "5")
         await trio.sleep(1)
+        plain = governed.identity.submit(call_request("1"), key="plain")
         governed.governor.drain()
         governed.governor.drain()
         await trio.sleep(0.01)
@@ -205,6 +206,8 @@ async def test_drain_tells_every_session_and_ends_its_stream() -> None:
             ("session_died", None, None),
         ]
         assert heard.ended
+        with pytest.raises(DrainingError):
+            await plain.started()
         with pytest.raises(DrainingError):
             governed.governor.create_session()
         with pytest.raises(DrainingError):
