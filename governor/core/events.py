@@ -43,7 +43,7 @@ def encode_frame(event_id: int | None, event_type: str, envelope: dict[str, Json
     """The SSE frame of one event: `id` (if it has one), `event`, one line of `data`, a blank line."""
     head = f"id: {event_id}\n" if event_id is not None else ""
     body = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
-    return f"{head}event: {event_type}\ndata: {body}\n\n".encode("utf-8", "surrogatepass")
+    return f"{head}event: {event_type}\ndata: {body}\n\n".encode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Subscription:
         evicted: the reader was too slow and its queue is gone.
     """
 
-    def __init__(self, limits: SubscriberLimits, wake: Callable[[], None]) -> None:
+    def __init__(self, limits: SubscriberLimits, wake: Callable[[], None], *, after_id: int) -> None:
         self.limits = limits
         self.closed = False
         self.evicted = False
@@ -73,15 +73,18 @@ class Subscription:
         self._live_events = 0
         self._live_bytes = 0
         self._warned = False
-        self._last_id = 0
+        self._last_id = self._taken_id = after_id
 
     def take(self) -> Frame | None:
         """The next frame in order; None if there is none now."""
         if self._replay:
-            return self._replay.popleft()
+            frame = self._replay.popleft()
+            self._taken_id = frame.id if frame.id is not None else self._taken_id
+            return frame
         if not self._live:
             return None
         frame = self._live.popleft()
+        self._taken_id = frame.id if frame.id is not None else self._taken_id
         if frame.id is not None:
             self._live_events -= 1
             self._live_bytes -= len(frame.data)
@@ -130,7 +133,7 @@ class Subscription:
         notice = self._notice(
             "client_evicted",
             reason="queue_overflow" if by_frames else "queue_bytes_overflow",
-            droppedAfter=self._last_id,
+            droppedAfter=self._taken_id,
             eventBytes=len(frame.data),
         )
         self._replay.clear()
@@ -234,7 +237,7 @@ class EventLog:
         """
         if len(self._subscriptions) >= self._max_subscribers:
             raise SubscribersFullError
-        subscription = Subscription(limits, wake)
+        subscription = Subscription(limits, wake, after_id=self._last_id if after_id is None else after_id)
         if after_id is not None:
             for frame in self._replay_frames(after_id, epoch):
                 subscription._push_replay(frame)  # noqa: SLF001  # see publish

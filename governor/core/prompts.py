@@ -61,7 +61,7 @@ def prompt_limit(value: object) -> int | None:
         raise ValueError(f"{expected}, not {value!r}")  # noqa: TRY004  # one error for every wrong value
     if value == math.inf:
         return None
-    if math.isnan(value) or value < 0 or value != int(value):
+    if value < 0 or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"{expected}, not {value!r}")
     return int(value) or None
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 from governor.core import events
 from governor.core.events import EventLog, Frame, SubscriberLimits, SubscribersFullError, Subscription, encode_frame
-from governor.errors import JsonValue
+
+if TYPE_CHECKING:
+    from governor.errors import JsonValue
 
 WIDE = SubscriberLimits(frames=1000, bytes=10_000_000)
 
@@ -124,7 +127,8 @@ def test_a_cursor_at_the_edge_of_the_ring_lost_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_id", "epoch", "detail"), [(2, "epoch-0", "epoch_mismatch"), (99, None, "cursor_ahead"), (99, "epoch-1", "cursor_ahead")]
+    ("after_id", "epoch", "detail"),
+    [(2, "epoch-0", "epoch_mismatch"), (99, None, "cursor_ahead"), (99, "epoch-1", "cursor_ahead")],
 )
 def test_a_cursor_of_another_life_gets_everything_that_is_kept(after_id: int, epoch: str | None, detail: str) -> None:
     log = new_log()
@@ -285,3 +289,55 @@ def test_a_closed_log_can_still_be_replayed() -> None:
     reader = subscribe(log, 0)
     assert reader.closed
     assert ids(taken(reader)) == [1, 2, None]
+
+
+def test_a_reader_that_closed_itself_gets_nothing_more() -> None:
+    log = new_log()
+    reader = subscribe(log)
+    publish(log)
+    reader.close()
+    publish(log)
+    assert ids(taken(reader)) == [1]
+
+
+def test_an_event_that_cannot_be_written_takes_no_id() -> None:
+    """Otherwise there would be a gap that no reader can explain."""
+    log = new_log()
+    reader = subscribe(log)
+    publish(log)
+    with pytest.raises(TypeError):
+        log.publish("tick", {"text": {1, 2}}, timestamp_ms=1)  # type: ignore[dict-item]  # what must not be tried
+    publish(log)
+    assert ids(taken(reader)) == [1, 2]
+
+
+def test_a_reader_slow_by_both_bounds_is_told_of_both() -> None:
+    log = new_log()
+    reader = subscribe(log, limits=SubscriberLimits(frames=4, bytes=4000))
+    publish(log, 3, size=1000)
+    [(_, data)] = notices(taken(reader))
+    assert isinstance(data, dict)
+    assert data["threshold"] == "frames_and_bytes"
+
+
+def test_a_log_that_keeps_nothing_tells_every_cursor_but_the_newest_that_it_lost_something() -> None:
+    log = new_log(ring_size=0)
+    publish(log, 3)
+    assert [kind for kind, _ in notices(taken(subscribe(log, 2)))] == ["state_resync_required", "replay_complete"]
+    assert [kind for kind, _ in notices(taken(subscribe(log, 3)))] == ["replay_complete"]
+
+
+def test_an_eviction_names_the_last_event_that_was_taken() -> None:
+    """A5: who resumes from `droppedAfter` misses nothing, though the rest of the queue is gone."""
+    log = EventLog("e", ring_size=100, max_subscribers=1)
+    log.publish("old", {}, timestamp_ms=0)
+    reader = log.subscribe(lambda: None, limits=SubscriberLimits(frames=3))
+    for _ in range(3):
+        log.publish("new", {}, timestamp_ms=0)
+    taken = reader.take()
+    assert taken is not None
+    while not reader.evicted:
+        log.publish("more", {}, timestamp_ms=0)
+    notice = reader.take()
+    assert notice is not None
+    assert json.loads(notice.data.split(b"data: ")[1])["data"]["droppedAfter"] == taken.id == 2
