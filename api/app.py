@@ -9,6 +9,7 @@ from .context import GovernorApp
 from .errors import install_error_handlers
 from .guard import Guard
 from .inference import Inference
+from .receipts import Receipts
 from .routes import BLUEPRINTS
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def create_app(governor: Governor) -> GovernorApp:
         app.register_blueprint(blueprint)
     install_error_handlers(app)
     config = governor.config
-    inside = Gate(Inference(app.asgi_app, governor), config)
+    inside = Gate(Inference(Receipts(app.asgi_app), governor), config)
     app.asgi_app = Guard(  # type: ignore[method-assign]  # Quart's documented way to wrap it
         inside,
         max_body_bytes=config.limits.max_body_bytes,

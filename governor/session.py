@@ -140,6 +140,7 @@ class Session:
         self.log = EventLog(
             str(uuid.uuid4()),
             ring_size=limits.event_ring_size,
+            ring_bytes=limits.event_ring_bytes,
             max_subscribers=limits.max_subscribers_per_session,
         )
 
@@ -245,34 +246,42 @@ class Session:
 
     async def _run(self, turn: _Turn) -> None:
         with turn.scope:
-            try:
-                with trio.move_on_after(_GATE_S_MAX):
-                    await turn.gate.wait()
-                # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
-                await trio.lowlevel.checkpoint_if_cancelled()
-                if turn.prompt.queued_at_admission:
-                    self._publish(turn, "pending_prompt_started", {"text": turn.text})
-                self._publish_chunk(turn, "user_message_chunk", turn.text, echo=True)
-                await run_turn(
-                    self.served,
-                    turn.text,
-                    key=self.id,
-                    request_id=turn.prompt.id,
-                    max_answer_bytes=self._limits.max_answer_bytes,
-                    emit=lambda text: self._publish_chunk(turn, "agent_message_chunk", text),
-                )
-            except GovernorError as error:
-                self._settle(turn, Outcome.FAILED, error)
-            except Exception:  # noqa: BLE001  # a fault in one turn costs neither its terminal event (S7) nor others
-                _log.exception("turn_failed", session=self.id, prompt=turn.prompt.id)
-                self._settle(turn, Outcome.FAILED, GovernorError("internal error while running the turn"))
-            else:
-                self._settle(turn, Outcome.COMPLETED)
+            await self._wait_until_told(turn)
+            # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            error = await self._answer(turn)
+            self._settle(turn, Outcome.COMPLETED if error is None else Outcome.FAILED, error)
+
+    async def _answer(self, turn: _Turn) -> GovernorError | None:
+        """Everything of a turn but its terminal event; returns why there is no whole answer."""
+        try:
+            if turn.prompt.queued_at_admission:
+                self._publish(turn, "pending_prompt_started", {"text": turn.text})
+            self._publish_chunk(turn, "user_message_chunk", turn.text, echo=True)
+            await run_turn(
+                self.served,
+                turn.text,
+                key=self.id,
+                request_id=turn.prompt.id,
+                max_answer_bytes=self._limits.max_answer_bytes,
+                emit=lambda text: self._publish_chunk(turn, "agent_message_chunk", text),
+            )
+        except GovernorError as error:
+            return error
+        except Exception:  # noqa: BLE001  # a fault in one turn costs neither its terminal event (S7) nor others
+            _log.exception("turn_failed", session=self.id, prompt=turn.prompt.id)
+            return GovernorError("internal error while running the turn")
+        return None
 
     async def _watch_deadline(self, turn: _Turn, deadline_ms: int) -> None:
         with turn.deadline_scope:
             await trio.sleep_until(turn.prompt.admitted_at_s + deadline_ms / 1000)
+            await self._wait_until_told(turn)
             self._settle(turn, Outcome.FAILED, PromptDeadlineError(deadline_ms))
+
+    async def _wait_until_told(self, turn: _Turn) -> None:
+        with trio.move_on_after(_GATE_S_MAX):
+            await turn.gate.wait()
 
     def _cancel_turn(self, turn: _Turn, *, removed: bool = False) -> None:
         if not removed and not turn.cancel_announced:

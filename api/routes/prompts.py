@@ -12,6 +12,7 @@ from ..body import json_object
 from ..context import require_registered, this_app
 from ..errors import empty_response, json_response
 from ..guard import after_response
+from ..receipts import ask_for_receipt
 from ..wire import decode_client_id, decode_prompt
 
 blueprint = Blueprint("prompts", __name__)
@@ -33,6 +34,8 @@ async def prompt(session_id: str) -> Response:
         governor.prompts_refused += 1
         raise
     governor.prompts_admitted += 1
+    if session.log.subscriber_count:
+        ask_for_receipt(request.scope, governor.config.limits.read_receipt_timeout_ms / 1000)
     after_response(request.scope, partial(session.let_start, admission.prompt_id))
     return json_response(
         {

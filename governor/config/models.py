@@ -76,6 +76,9 @@ class LimitsConfig(Section):
     """Accepted and not yet settled prompts per session, the running one included."""
     prompt_deadline_ms: MillisecondsOrUnlimited = None
     """Longest time from a prompt's acceptance to its end for the caller; also bounds `deadlineMs`."""
+    read_receipt_timeout_ms: Milliseconds = 1_000
+    """While somebody listens to a session, a prompt's turn starts once its caller has read the 202, or after this
+    time."""
     max_sessions: Count = 800
     """Live sessions in all."""
     max_body_bytes: Bytes = 10_485_760
@@ -86,6 +89,8 @@ class LimitsConfig(Section):
     """Size of one answer of a backend, or of all of one turn's streamed text."""
     event_ring_size: Count = 8_000
     """Events kept per session for clients that reconnect (Last-Event-ID)."""
+    event_ring_bytes: Bytes = 16_777_216
+    """Bytes of events kept per session for the same purpose; the older ones go first."""
     max_subscribers_per_session: Count = 64
     """Open event streams per session."""
     subscriber_queue_frames: Count = 256

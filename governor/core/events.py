@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from governor.errors import JsonValue
 
+RING_BYTES = 16 * 1024 * 1024
+"""The most bytes of events that are kept for replay, unless the log is told otherwise."""
 REPLAY_BYTES_MAX = 8 * 1024 * 1024
 """The most bytes that one subscription is sent from the ring."""
 _WARN_AT, _REARM_AT = 0.75, 0.375
@@ -165,14 +167,17 @@ class EventLog:
 
     Args:
         epoch: a token that changes with every life of the log; a cursor is valid in its own epoch only.
-        ring_size: how many events are kept for replay.
+        ring_size: how many events are kept for replay, at the most.
+        ring_bytes: how many bytes they may have together; the newest event is kept whatever its size.
         max_subscribers: how many readers there may be.
     """
 
-    def __init__(self, epoch: str, *, ring_size: int, max_subscribers: int) -> None:
+    def __init__(self, epoch: str, *, ring_size: int, max_subscribers: int, ring_bytes: int = RING_BYTES) -> None:
         self.epoch = epoch
         self.closed = False
         self._ring: deque[Frame] = deque(maxlen=ring_size)
+        self._ring_bytes = 0
+        self._ring_bytes_max = ring_bytes
         self._last_id = 0
         self._max_subscribers = max_subscribers
         self._subscriptions: dict[Subscription, None] = {}
@@ -209,7 +214,7 @@ class EventLog:
         envelope["_meta"] = {"serverTimestamp": timestamp_ms}
         frame = Frame(event_id, encode_frame(event_id, event_type, envelope))
         self._last_id = event_id
-        self._ring.append(frame)
+        self._keep(frame)
         for subscription in list(self._subscriptions):
             subscription._push(frame)  # noqa: SLF001  # one module, one mechanism: only the log feeds a queue
             if subscription.evicted:
@@ -257,6 +262,14 @@ class EventLog:
         for subscription in list(self._subscriptions):
             subscription.close()
         self._subscriptions.clear()
+
+    def _keep(self, frame: Frame) -> None:
+        if self._ring and len(self._ring) == self._ring.maxlen:
+            self._ring_bytes -= len(self._ring[0].data)
+        self._ring.append(frame)
+        self._ring_bytes += len(frame.data) if self._ring else 0
+        while self._ring_bytes > self._ring_bytes_max and len(self._ring) > 1:
+            self._ring_bytes -= len(self._ring.popleft().data)
 
     def _replay_frames(self, after_id: int, epoch: str | None) -> list[Frame]:
         frames: list[Frame] = []

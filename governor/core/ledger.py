@@ -324,21 +324,27 @@ class Ledger:
             boot=None if life is Life.UNKNOWN_FALL else old.boot,
             process=old.process if life is Life.RELOAD else None,
         )
-        self._observe(ticket, reading)
+        # The process counts every load's warm-up, which the model's counter begins at; a load that began since the
+        # metrics were read has yet to add it.
+        warmed_up = self._rule.measure(reading.model)
+        if self._epoch.process is not None:
+            self._epoch.process.may_count(warmed_up)
+        self._observe(ticket, reading, warmed_up=warmed_up)
         return quarantined
 
-    def _observe(self, ticket: Ticket, reading: Reading) -> None:
+    def _observe(self, ticket: Ticket, reading: Reading, *, warmed_up: int = 0) -> None:
         """Rule 6, and the start of a witness that has no bound yet."""
         unsettled = self._unsettled.since(ticket)
         dispatched = self._dispatched()
         counted = [claim for claim in dispatched if not claim.replaced]
         exact = not unsettled and not any(claim.state.is_open for claim in counted)
+        exact &= not warmed_up or reading.process is None
         self._unsettled.doubtful = not exact and (self._unsettled.doubtful or self._epoch.model is None)
         self._epoch.observe(
             reading,
             self._rule,
             by_model=len(counted) * self._rule.most + unsettled,
-            by_process=len(dispatched) * self._rule.most + unsettled,
+            by_process=len(dispatched) * self._rule.most + unsettled + warmed_up,
         )
 
     def _mark_seen(self, ticket: Ticket, reading: Reading) -> None:

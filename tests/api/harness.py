@@ -13,8 +13,9 @@ import trio
 from api.app import create_app
 from governor.config import BackendConfig, Config, LimitsConfig, ModelConfig, ServerConfig, TokensConfig
 from governor.service import Governor
-from tests.shell.fakes import MODEL, FakePort, Plan, World
+from tests.shell.fakes import FakePort
 from tests.shell.harness import FakeHealth
+from tests.shell.world import MODEL, Plan, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from api.context import GovernorApp
     from governor.triton.wire import WireRequest
-    from tests.shell.fakes import Connection, Response
+    from tests.shell.world import Connection, Response
 
 PORT = 4170
 HOST = f"127.0.0.1:{PORT}"
@@ -133,7 +134,12 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class AsgiExchange:
-    """One request on its way through an ASGI application, seen from the server's side."""
+    """One request on its way through an ASGI application, seen from the server's side.
+
+    Attributes:
+        blocked: while it is not set, the client takes nothing.
+        closes_when_read: the client closes the connection once it has read an answer that asks for it.
+    """
 
     app: ASGIFramework
     method: str
@@ -148,6 +154,8 @@ class AsgiExchange:
     sent_headers: dict[str, str] = field(default_factory=dict)
     ended: trio.Event = field(default_factory=trio.Event)
     blocked: trio.Event | None = None
+    closes_when_read: bool = True
+    _received: int = 0
     _pieces: deque[bytes] = field(default_factory=deque)
     _complete: bool = False
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -237,7 +245,11 @@ class AsgiExchange:
         else:
             if message.get("body"):
                 self._pieces.append(message["body"])
+                self._received += len(message["body"])
             self._complete = self._complete or not message.get("more_body", False)
+            if self.sent_headers.get("connection") == "close" and self.closes_when_read:
+                if self._received == int(self.sent_headers.get("content-length", -1)):
+                    self.leave()
         self._notify()
 
     def _notify(self) -> None:

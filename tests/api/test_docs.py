@@ -25,6 +25,8 @@ NOT_AN_ANSWER = {
     "refused", "backend_error", "prompt_ended", "prompt_cancelled", "config_invalid", "listen_failed",
     "application_failed", "hypercorn_version_unsupported", "identity_owned", "ownership_unavailable",
     "governor_failed",
+    # Of an operator's release of a claim, for which there is no route.
+    "unknown_claim", "claim_open",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import trio
 
 from governor.core.claims import ClaimState
 from tests.api.harness import AsgiExchange, Service, make_config, service, streaming
-from tests.shell.fakes import Break, Plan
+from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
     from trio.testing import MockClock

@@ -21,8 +21,9 @@ from api.serving import ListenError
 from governor.core.claims import ClaimState
 from governor.service import Governor
 from tests.api.harness import PATIENCE_S, ApiWorld, make_config
-from tests.shell.fakes import FakePort, Plan
+from tests.shell.fakes import FakePort
 from tests.shell.harness import FakeHealth
+from tests.shell.world import Plan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

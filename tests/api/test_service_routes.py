@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from governor.config import ModelConfig
 from tests.api.harness import AsgiExchange, Service, listening, service
-from tests.shell.fakes import Break, Fault, Plan
+from tests.shell.world import Break, Fault, Plan
 
 if TYPE_CHECKING:
     from trio.testing import MockClock

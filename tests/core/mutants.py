@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from governor.core import claims, counting, epoch, ledger, witness
+from governor.core import counting, epoch, ledger, witness
 from governor.core.claims import TRANSITIONS, ClaimEvent, ClaimState
 from tests.core.model import world
 
@@ -38,7 +38,9 @@ class Patch:
         source = textwrap.dedent(inspect.getsource(_function(owner, self.function)))
         assert source.count(self.old) == 1, f"{self.owner}.{self.function} has no single {self.old!r} any more"
         namespace: dict[str, FunctionType] = {}
-        code = compile("from __future__ import annotations\n" + source.replace(self.old, self.new), self.function, "exec")
+        code = compile(
+            "from __future__ import annotations\n" + source.replace(self.old, self.new), self.function, "exec"
+        )
         exec(code, vars(self.module), namespace)  # the planted fault itself
         changed = namespace[self.function]
         with mock.patch.object(owner, self.function, changed):
@@ -98,7 +100,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the same fall is processed again and again": Mutant(
         "a restart, no process known",
-        (_in_ledger("_begin_epoch", "return quarantined", "self._epoch.model.high = max(self._epoch.model.high, old.model.high if old.model else 0)\n    return quarantined"),),
+        (
+            Patch(
+                epoch,
+                "Epoch",
+                "observe",
+                "bound=value + by_model, high=value)",
+                "bound=value + by_model, high=value + 1)",
+            ),
+        ),
     ),
     "what broke in the new process ends with the restart": Mutant(
         "a restart, no process known", (_in_ledger("_process_is_gone", "claim.seen or (", "True or ("),)
@@ -108,18 +118,14 @@ MUTANTS: dict[str, Mutant] = {
         (Patch(world, "World", "sample", "sum(backend.counts.values())", "next(iter(backend.counts.values()))"),),
     ),
     # The bound
-    "quiet one too early": Mutant(
-        "three calls", (_in_witness("quiet", "value > self.bound", "value >= self.bound"),)
-    ),
+    "quiet one too early": Mutant("three calls", (_in_witness("quiet", "value > self.bound", "value >= self.bound"),)),
     "quiet when the counter moved at all": Mutant(
         "three calls", (_in_witness("quiet", "value > self.bound - most", "value > self.bound - 2 * most"),)
     ),
     "contested already at the bound": Mutant(
         "three calls", (_in_witness("contested", "value > self.bound", "value >= self.bound"),)
     ),
-    "overshoot ignored": Mutant(
-        "a foreign caller", (_in_witness("contested", "value > self.bound", "False"),)
-    ),
+    "overshoot ignored": Mutant("a foreign caller", (_in_witness("contested", "value > self.bound", "False"),)),
     "quiet proofs while contested": Mutant(
         "a foreign caller",
         (_in_ledger("_prove_quiet", "if self.contested and (self._dispatched()", "if False and (self._dispatched()"),),
@@ -132,7 +138,11 @@ MUTANTS: dict[str, Mutant] = {
         "three calls",
         (
             Patch(
-                epoch, "Unsettled", "since", "self._let_go - ticket.settled", "min(self._pending, self._let_go - ticket.settled)"
+                epoch,
+                "Unsettled",
+                "since",
+                "self._let_go - ticket.settled",
+                "min(self._pending, self._let_go - ticket.settled)",
             ),
         ),
     ),
@@ -151,12 +161,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "elements counted instead of ends (inference_count)": Mutant(
         "three calls",
-        (Patch(counting, "CountRule", "measure", "self.success_weight * counts.success + counts.fail", "2 * counts.fail"),),
+        (
+            Patch(
+                counting,
+                "CountRule",
+                "measure",
+                "self.success_weight * counts.success + counts.fail",
+                "2 * counts.fail",
+            ),
+        ),
     ),
     # Errors, ensembles, decoupled models
-    "an error counted as exactly one": Mutant(
-        "live: errors, and a driver that waits", (_in_ledger("answered", "least < most", "False"),)
-    ),
+    "an error counted as exactly one": Mutant("live: errors", (_in_ledger("answered", "least < most", "False"),)),
     "an error counted as none": Mutant(
         "errors that count or not",
         (_in_ledger("answered", "most = min(most, self._rule.most)", "most = min(least, self._rule.most)"),),
@@ -182,7 +198,9 @@ MUTANTS: dict[str, Mutant] = {
         "statistics and metrics of different moments",
         (
             _in_ledger(
-                "_prove_quiet", "self._unsettled.add_undated(len(proven) * self._rule.most)", "self._observe(ticket, reading)"
+                "_prove_quiet",
+                "self._unsettled.add_undated(len(proven) * self._rule.most)",
+                "self._observe(ticket, reading)",
             ),
         ),
     ),
@@ -236,11 +254,29 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the new process's witness keeps the old one's bound": Mutant(
         "a restart, every process known",
-        (_in_ledger("_begin_epoch", "self._observe(ticket, reading)", "self._epoch.model = old.model or self._observe(ticket, reading)"),),
+        (
+            _in_ledger(
+                "_begin_epoch",
+                "self._observe(ticket, reading)",
+                "self._epoch.model = old.model or self._observe(ticket, reading)",
+            ),
+        ),
     ),
     "metrics that showed nothing yet not looked at": Mutant(
         "a reload, metrics of earlier moments",
-        (Patch(epoch, "Epoch", "_process_went_on", "reading.process is None:", "reading.process is None or not self.process.high:"),),
+        (
+            Patch(
+                epoch,
+                "Epoch",
+                "_process_went_on",
+                "reading.process is None:",
+                "reading.process is None or not self.process.high:",
+            ),
+        ),
+    ),
+    "a load's warm-up taken for the ends of calls": Mutant(
+        "a reload that begins to warm up, metrics before statistics",
+        (_in_ledger("_begin_epoch", "warmed_up = self._rule.measure(reading.model)", "warmed_up = 0"),),
     ),
     "a reading that does not tell its process believed": Mutant(
         "a restart, processes now known and now not",
@@ -248,7 +284,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a process gone by an unexplained fall forgotten": Mutant(
         "a restart, no process known",
-        (_in_ledger("_end_with_process", "for claim in self._delivered_before(ticket)", "for claim in self._broken()"),),
+        (
+            _in_ledger(
+                "_end_with_process", "for claim in self._delivered_before(ticket)", "for claim in self._broken()"
+            ),
+        ),
     ),
     # An operator
     "a released claim is as good as counted": Mutant(

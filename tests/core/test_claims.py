@@ -80,3 +80,17 @@ def test_readings_are_taken_for_claims_that_a_reading_can_help() -> None:
         ClaimState.RECONCILING,
         ClaimState.AWAITING_BASELINE,
     }
+
+
+@pytest.mark.parametrize("state", OPEN, ids=lambda state: state.value)
+def test_an_open_claim_is_never_given_up_as_unprovable(state: ClaimState) -> None:
+    """Its answer is still to come."""
+    assert ClaimEvent.UNPROVABLE not in TRANSITIONS[state]
+
+
+def test_a_claim_is_delivered_from_the_moment_its_last_byte_left() -> None:
+    """E3; at whatever moment the clock begins."""
+    claim = Claim(1, 0.0, dispatched=True)
+    assert not claim.delivered
+    claim.delivered_at_s = 0.0
+    assert claim.delivered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.core.credits import CreditQueue, WaitersFullError
@@ -124,7 +124,8 @@ def test_everybody_is_served_once_in_order_and_nobody_is_overtaken_twice(actions
         else:
             waiter = queue.pop()
             key = next(key for key, other in waiting if other == waiter)
-            heads = [next(other for k, other in waiting if k == which) for which in dict.fromkeys(k for k, _ in waiting)]
+            keys = dict.fromkeys(key for key, _ in waiting)
+            heads = [next(other for which, other in waiting if which == each) for each in keys]
             assert waiter in heads, "the first of its key"
             waiting.remove((key, waiter))
             for head in heads:
@@ -132,4 +133,32 @@ def test_everybody_is_served_once_in_order_and_nobody_is_overtaken_twice(actions
                     passed = served_since.setdefault(head, [])
                     passed.append(key)
                     assert passed.count(key) <= 1, "overtaken twice by one key"
+        assert len(queue) == len(waiting)
+
+
+@settings(deadline=None)
+@given(ACTIONS, st.integers(0, 6))
+def test_the_next_one_is_who_a_walk_round_the_keys_would_find(actions: list[tuple[str, int]], limit: int) -> None:
+    """Against the dumbest queue there is: one list of all waiters and one of the keys, in the order of their turns."""
+    queue, waiting, turns = CreditQueue[int](limit), list[tuple[str, int]](), list[str]()
+    for number, (action, argument) in enumerate(actions):
+        if action == "push" and len(waiting) >= limit:
+            with pytest.raises(WaitersFullError):
+                queue.push(f"k{argument}", number)
+        elif action == "push":
+            queue.push(f"k{argument}", number)
+            waiting.append((f"k{argument}", number))
+        elif action == "discard":
+            key = next((key for key, waiter in waiting if waiter == argument), "k0")
+            assert queue.discard(key, argument) == ((key, argument) in waiting)
+            waiting = [pair for pair in waiting if pair != (key, argument)]
+        else:
+            expected = next((pair for key in turns for pair in waiting if pair[0] == key), None)
+            assert queue.pop() == (expected[1] if expected else None)
+            if expected:
+                waiting.remove(expected)
+                turns.remove(expected[0])
+        # A key that lost its last waiter loses its turn; one that is new, or has just been served, is last.
+        present = list(dict.fromkeys(key for key, _ in waiting))
+        turns = [key for key in turns if key in present] + [key for key in present if key not in turns]
         assert len(queue) == len(waiting)

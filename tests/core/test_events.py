@@ -341,3 +341,24 @@ def test_an_eviction_names_the_last_event_that_was_taken() -> None:
     notice = reader.take()
     assert notice is not None
     assert json.loads(notice.data.split(b"data: ")[1])["data"]["droppedAfter"] == taken.id == 2
+
+
+def test_the_ring_is_bounded_in_bytes_and_says_what_it_lost() -> None:
+    """A5: large events do not pile up; the newest is kept whatever its size."""
+    log = EventLog("e", ring_size=1000, max_subscribers=2, ring_bytes=10_000)
+    for _ in range(50):
+        log.publish("x", {"text": "y" * 1_000}, timestamp_ms=0)
+    kept = replayed(log)
+    assert 5 < len(kept) < 10
+    assert kept[-1] == 50
+    log.publish("x", {"text": "y" * 100_000}, timestamp_ms=0)
+    assert replayed(log) == [51]
+
+
+def replayed(log: EventLog) -> list[int]:
+    reader = log.subscribe(lambda: None, limits=SubscriberLimits(), after_id=0)
+    log.unsubscribe(reader)
+    ids = []
+    while (frame := reader.take()) is not None:
+        ids += [frame.id] if frame.id is not None else []
+    return ids

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.core.model.check import check
 from tests.core.model.explore import search
-from tests.core.model.liveness import held
+from tests.core.model.judge import BrokenRuleError
 from tests.core.model.worlds import LARGE, SMALL, Case
-
-if TYPE_CHECKING:
-    from tests.core.model.world import World
-
-
-def check(case: Case) -> None:
-    """Searches a world and compares everything that came of it."""
-    stays: set[str] = set()
-
-    def look(world: World) -> None:
-        stays.update(held(world))
-
-    found = search(case.bounds, at_each=None if case.held is None else look)
-    assert found.excuses == case.excuses, "why claims ended while their work executed"
-    assert case.sometimes <= found.seen, "every situation the world is for must be reached"
-    if case.held is not None:
-        assert stays == case.held, "what became of the work of claims that stay held"
-    assert found.states == case.states
+from tests.core.mutants import MUTANTS
 
 
 @pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
@@ -38,3 +20,19 @@ def test_no_order_of_events_breaks_a_rule(case: Case) -> None:
 @pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
 def test_no_order_of_events_of_a_large_world_breaks_a_rule(case: Case) -> None:
     check(case)
+
+
+def test_a_broken_rule_is_told_by_the_shortest_way_to_it() -> None:
+    mutant = MUTANTS["quiet one too early"]
+    with mutant.applied(), pytest.raises(BrokenRuleError) as broken:
+        search(SMALL[mutant.world].bounds)
+    lines = str(broken.value).strip().splitlines()
+    assert lines[0] == "after 6 events: claim 1 ended by quiet while its work executes"
+    assert [line[5:37].strip() for line in lines[1:]] == [
+        "begin and sample 1 False",
+        "apply 1",
+        "send and deliver 1 False 1",
+        "break 1",
+        "begin and sample 1 False",
+        "apply 1",
+    ]

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from governor.core.counting import ENSEMBLE
 from governor.core.evidence import OnFall
+from tests.core.model.bounds import Bounds
 from tests.core.model.liveness import held
-from tests.core.model.world import OF_A_CALL, Bounds, Event, World
+from tests.core.model.world import OF_A_CALL, Event, World
 from tests.core.model.worlds import EITHER, ENSEMBLE_OUTCOMES, ERRORS, KNOWN
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ WIDE = Bounds(
     calls=8, outcomes=(*ERRORS, "rejected"), boots=EITHER, stamps=EITHER, restarts=3, reloads=3, version_changes=3,
     versions=("1", "2"), metrics=True, split=True, readers=3, slow_begin=True, slow_send=True, slow_entry=True,
     undelivered=True, delivery_lost=True, stale_lanes=True, callers_leave=True, moments=True, releases=2,
-    honest_releases=True, warm_up=1, warm_up_after=1, recounts=1, on_fall=OnFall.HOLD,
+    honest_releases=True, recounts=1, on_fall=OnFall.HOLD,
 )  # fmt: skip
 """Everything at once, on a backend that names its process now and then."""
 
@@ -86,7 +87,7 @@ def test_no_walk_breaks_a_rule(walk: type[Walk]) -> None:
     run_state_machine_as_test(
         walk,
         settings=settings(
-            max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=50, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )
 

@@ -15,7 +15,8 @@ time is one.
     leave a                     its caller leaves
     lost a                      its connection is gone
     answered a [counts=0..1]    its answer arrives, and says what it adds to the counter; as a success does by default
-    release a                   an operator takes responsibility
+    release a                   an operator takes responsibility for one claim
+    restart model=3,0 ...       and for all: a forced restart, with a reading
     read model=3,0 [process=9,0] [boot=B1] [versions=1,2] [life=7,7]       a reading, asked for and taken at once
     ask first                   a reading is asked for, and named
     take first model=3,0 ...    it arrives
@@ -35,7 +36,7 @@ from governor.core.ledger import Ledger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from governor.core.evidence import Ticket
+    from governor.core.evidence import Ticket, Verdict
 
 _INDENT = "    "
 _RULES = {"plain": PLAIN, "ensemble": ENSEMBLE, "decoupled": PLAIN}
@@ -205,8 +206,18 @@ class Script:
     def _apply(self, ticket: Ticket) -> list[str]:
         broken = {claim.id for claim in self.ledger.claims.values() if claim.state.is_broken}
         verdict = self.ledger.apply(ticket, self._reading())
-        assert {claim_id for claim_id, _ in verdict.ended} <= broken, "a reading ends no open claim (E6)"
         assert verdict.contested == self.ledger.contested
+        return self._tell_verdict(verdict, broken)
+
+    def _restart(self) -> list[str]:
+        broken = {claim.id for claim in self.ledger.claims.values() if claim.state.is_broken}
+        verdict, released = self.ledger.restart(self.ledger.begin_reading(self._now_s), self._reading())
+        assert set(released) <= broken, "an operator ends no open claim (E11)"
+        names = {claim_id: name for name, claim_id in self._ids.items()}
+        return [*self._tell_verdict(verdict, broken), *(f"released {names[claim_id]}" for claim_id in released)]
+
+    def _tell_verdict(self, verdict: Verdict, broken: set[int]) -> list[str]:
+        assert {claim_id for claim_id, _ in verdict.ended} <= broken, "a reading ends no open claim (E6)"
         names = {claim_id: name for name, claim_id in self._ids.items()}
         return [
             "; ".join(
@@ -262,6 +273,7 @@ _TOLD: dict[str, Callable[..., list[str]]] = {
     "lost": Script._lost,
     "answered": Script._answered,
     "release": Script._release,
+    "restart": Script._restart,
     "read": Script._read,
     "take": Script._take,
 }

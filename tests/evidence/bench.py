@@ -6,16 +6,14 @@ import json
 import time
 import uuid
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import structlog
 import trio
 
 from governor.config import BackendConfig, EvidenceConfig
 from governor.core.claims import Claim
 from governor.core.evidence import OnFall
-from governor.errors import GovernorError
 from governor.identity import Call, CallRequest, Identity, IdentityKey, IdentitySettings
 from governor.triton.model import TritonModel
 from governor.triton.outcomes import CallKind
@@ -25,7 +23,7 @@ from tests.evidence.proxy import Proxy
 from tests.evidence.work import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 
     from governor.core.claims import ClaimState
     from governor.errors import JsonValue
@@ -33,12 +31,23 @@ if TYPE_CHECKING:
     from tests.evidence.lab import Lab
 
 POLL_S = 0.25
-SETTLE_S = 1.0
+SETTLE_S = 0.5
+"""Half the default, to be quick: what these models answer is counted within some 0.08 s."""
 MARGIN_S = 1.0
 """Between the end of the work and its free credit, besides one poll: a reading, and a busy machine."""
 
 ANSWER_S = 20.0
 """Longer than any call that is waited for."""
+
+
+@dataclass
+class LogBook:
+    """What the governor logged in this test; the fixture in conftest.py fills it."""
+
+    lines: list[MutableMapping[str, object]] = field(default_factory=list)
+
+
+LOG = LogBook()
 
 
 class ClaimBook(dict[int, Claim]):
@@ -87,17 +96,14 @@ class Bench:
         lab: the Triton behind it.
         proxy: between the two; None where the identity reaches Triton directly.
         sent: every call so far.
-        logs: what the governor logged about this identity.
     """
 
-    def __init__(
-        self, identity: Identity, lab: Lab, proxy: Proxy | None, logs: list[MutableMapping[str, object]]
-    ) -> None:
+    def __init__(self, identity: Identity, lab: Lab, proxy: Proxy | None) -> None:
         self.identity = identity
         self.lab = lab
         self.proxy = proxy
         self.sent: list[Sent] = []
-        self.logs = logs
+        self._logged_before = len(LOG.lines)
         self._book = ClaimBook()
         identity._ledger.claims = self._book
 
@@ -132,6 +138,11 @@ class Bench:
         """A call and its answer's status."""
         return await self.submit(delay_ms, x, kind=kind).status()
 
+    async def delivered(self, sent: Sent) -> Sent:
+        """Waits until its last byte has left."""
+        await until(lambda: self._book[sent.claim_id].delivered, "the request to be delivered")
+        return sent
+
     async def executing(self, sent: Sent) -> Sent:
         """Waits until its work has begun."""
         await until(lambda: self.lab.work.of(sent.id) is not None, "the work to begin")
@@ -159,6 +170,12 @@ class Bench:
     # What can be seen
 
     @property
+    def logs(self) -> list[MutableMapping[str, object]]:
+        """What was logged about this identity."""
+        mine = str(self.identity.key)
+        return [line for line in LOG.lines[self._logged_before :] if line.get("identity") == mine]
+
+    @property
     def statistics(self) -> IdentityStatistics:
         """Now."""
         return self.identity.statistics()
@@ -181,6 +198,10 @@ class Bench:
     def held(self, sent: Sent) -> bool:
         """Its credit is not back."""
         return sent.claim_id in self._book
+
+    def contested(self) -> bool:
+        """E10 holds."""
+        return self.statistics.ledger.contested
 
     def proof(self, sent: Sent) -> str | None:
         """What ended its broken claim, as the log says."""
@@ -214,9 +235,9 @@ class Bench:
         """Waits until its credit is back."""
         await until(lambda: not self.held(sent), f"the credit of a claim that is {self.state(sent)}", seconds=seconds)
 
-    async def freed_by_the_end(self, sent: Sent, *, margin_s: float = POLL_S + MARGIN_S) -> None:
+    async def freed_by_the_end(self, sent: Sent, *, margin_s: float = POLL_S + MARGIN_S, seconds: float = 15.0) -> None:
         """Waits until its credit is back and holds that it came after the end of its work, and soon."""
-        await self.freed(sent)
+        await self.freed(sent, seconds=seconds)
         execution = self.lab.work.of(sent.id)
         assert execution is not None
         assert execution.end_s is not None, "the credit came back while the work went on"
@@ -282,7 +303,6 @@ async def governed(
         lane_idle_s: how long an unused connection stays open.
         judged: False where the documents declare that a credit may come back early.
     """
-    logs: list[MutableMapping[str, object]] = []
     settings = IdentitySettings(
         slots=slots,
         max_waiting=64,
@@ -292,21 +312,25 @@ async def governed(
         settle_s=settle_s,
         on_fall=on_fall,
     )
-    with structlog.testing.capture_logs() as logs:
-        async with trio.open_nursery() as nursery:
-            proxy = None if direct else await nursery.start(Proxy(lab.ports[0]).serve)
-            config = BackendConfig(
-                name=backend,
-                url=lab.url if proxy is None else proxy.url,
-                metrics_url=lab.metrics_url if metrics else None,
-                evidence=EvidenceConfig(boot_identity=boot, poll_timeout_ms=poll_timeout_ms),
-            )
-            identity = Identity(IdentityKey(backend, model), settings, TritonModel(config, model))
-            bench = Bench(identity, lab, proxy, logs)
-            await nursery.start(identity.run)
-            yield bench
-            bench.judge() if judged else None
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        proxy = None if direct else await nursery.start(Proxy(lab.ports[0]).serve)
+        config = BackendConfig(
+            name=backend,
+            url=lab.url if proxy is None else proxy.url,
+            metrics_url=lab.metrics_url if metrics else None,
+            evidence=EvidenceConfig(boot_identity=boot, poll_timeout_ms=poll_timeout_ms),
+        )
+        identity = Identity(IdentityKey(backend, model), settings, TritonModel(config, model))
+        bench = Bench(identity, lab, proxy)
+        await nursery.start(identity.run)
+        yield bench
+        if judged:
+            bench.judge()
+        nursery.cancel_scope.cancel()
 
 
-__all__ = ["MARGIN_S", "POLL_S", "SETTLE_S", "Bench", "GovernorError", "Sent", "governed"]
+async def at_once(*scenarios: Callable[[], Awaitable[None]]) -> None:
+    """Runs scenarios side by side, each with a model of its own: most of their time is waiting."""
+    async with trio.open_nursery() as nursery:
+        for scenario in scenarios:
+            nursery.start_soon(scenario)

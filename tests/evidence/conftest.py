@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from governor.demo.install import Installation, install, why_not_supported
+from tests.evidence.bench import LOG
 from tests.evidence.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    with capture_logs() as lines:
+        LOG.lines = lines
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
+import contextlib
+import os
 import shutil
-import socket
+import signal
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import httpx
 import trio
 
+from governor.demo.ports import free_ports
 from governor.demo.triton import RealTriton
 from tests.evidence.work import Work, until
 
@@ -38,7 +40,8 @@ class Model:
         source: `work` (DELAY_MS, X -> Y), `stream` (decoupled; named "late" it sends from a thread), or `ensemble`
             (of the model "work").
         instances: executions that can run at once; more than the governor has slots, so that a call too many shows.
-        warmups: how often it is called when it is loaded.
+        warmups: how often each instance is called when it is loaded.
+        warmup_ms: how long each of these calls computes.
         versions: its versions; all of them are served.
     """
 
@@ -46,6 +49,7 @@ class Model:
     source: str = "work"
     instances: int = 3
     warmups: int = 0
+    warmup_ms: int = 0
     versions: tuple[int, ...] = (1,)
 
     def config(self) -> str:
@@ -70,8 +74,11 @@ class Model:
         if self.source == "stream":
             lines.append("model_transaction_policy { decoupled: true }")
         if self.warmups:
-            zero = "value: { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true }"
-            tensors = " ".join(f'inputs {{ key: "{key}" {zero} }}' for key in ("DELAY_MS", "X"))
+            data = {"DELAY_MS": 'input_data_file: "delay"', "X": "zero_data: true"}
+            tensors = " ".join(
+                f'inputs {{ key: "{key}" value: {{ data_type: TYPE_INT32 dims: [ 1 ] {value} }} }}'
+                for key, value in data.items()
+            )
             lines.append(f'model_warmup [ {{ name: "w" batch_size: 1 count: {self.warmups} {tensors} }} ]')
         return "\n".join(lines)
 
@@ -85,15 +92,15 @@ class Lab:
         folder: Path,
         models: Sequence[Model],
         *,
-        ports: tuple[int, int, int] | None = None,
         server_id: str | None = None,
         extra_args: Sequence[str] = (),
     ) -> None:
         self._installation = installation
         self._folder = folder
         self.models = {model.name: model for model in models}
-        self._options = {"server_id": server_id, "extra_args": tuple(extra_args)}
-        self.ports = ports or free_ports()
+        self._server_id = server_id
+        self._extra_args = tuple(extra_args)
+        self.ports = free_ports(3)
         self._worklog = folder / "work.jsonl"
         self.work = Work(self._worklog)
         for model in models:
@@ -131,6 +138,21 @@ class Lab:
         self.triton.process.kill()
         await self.triton.process.wait()
 
+    def freeze_model_processes(self) -> None:
+        """SIGSTOP to the model processes, to follow the end of their server at once: they do not notice it."""
+        group = self.triton.process.pid
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == group:
+                continue
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if os.getpgid(int(entry.name)) == group:
+                    os.kill(int(entry.name), signal.SIGSTOP)
+
+    def end_predecessors(self) -> None:
+        """Ends what is left of the processes before the current one."""
+        for each in self._predecessors:
+            each.end_now()
+
     async def restart(self) -> None:
         """Starts another process at once, as a supervisor does."""
         self._predecessors.append(self.triton)
@@ -143,8 +165,8 @@ class Lab:
 
     def end_now(self) -> None:
         """Ends everything that is left of it."""
-        for each in (*self._predecessors, self.triton):
-            each.end_now()
+        self.end_predecessors()
+        self.triton.end_now()
 
     def _make(self) -> RealTriton:
         http, grpc, metrics = self.ports
@@ -158,8 +180,8 @@ class Lab:
             metrics_port=metrics,
             env={"GOVERNOR_WORKLOG": str(self._worklog)},
             exit_timeout_s=10,
-            server_id=self._options["server_id"],
-            extra_args=self._options["extra_args"],
+            server_id=self._server_id,
+            extra_args=self._extra_args,
         )
 
     # Its repository
@@ -170,8 +192,13 @@ class Lab:
         target = self._folder / "models" / model.name
         target.mkdir(parents=True, exist_ok=True)
         (target / "config.pbtxt").write_text(model.config())
+        delay = target / "warmup" / "delay"
+        delay.parent.mkdir(exist_ok=True)
+        raw = model.warmup_ms.to_bytes(4, "little")
+        if not delay.exists() or delay.read_bytes() != raw:  # a file that is touched makes the next load a reload
+            delay.write_bytes(raw)
         for extra in target.iterdir():
-            if extra.is_dir() and int(extra.name) not in model.versions:
+            if extra.name.isdigit() and int(extra.name) not in model.versions:
                 shutil.rmtree(extra)
         for version in model.versions:
             folder = target / str(version)
@@ -257,17 +284,3 @@ def infer_body(request_id: str, delay_ms: int, x: int = 5) -> dict[str, JsonValu
             {"name": "X", "datatype": "INT32", "shape": [1], "data": [x]},
         ],
     }
-
-
-def free_ports() -> tuple[int, int, int]:
-    """Three ports that nobody uses, below the range that the kernel hands out, so that they stay free over a restart."""
-    for _ in range(200):
-        first = random.randrange(20_000, 32_000, 3)
-        try:
-            for port in range(first, first + 3):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first, first + 1, first + 2
-    raise AssertionError("no three free ports in a row below 32000")

@@ -32,10 +32,10 @@ BAD_STATISTICS: dict[str, tuple[Falsehood, str]] = {
     "a text": (falsehoods.success_count('"2"'), "not_an_integer"),
     "null": (falsehoods.success_count("null"), "not_an_integer"),
     "not a number": (falsehoods.success_count("NaN"), "not_json"),
-    "status 500": (falsehoods.body(lambda right: right, status="500 Internal Server Error"), "http_status"),
+    "status 500": (falsehoods.body(lambda _right: b'{"error":"no"}', status="500 Oh"), "http_status"),
     "10 MB": (falsehoods.body(lambda right: b" " * 10_000_000 + right), "bytes"),
     "cut off": (falsehoods.cut_off, "broke"),
-    "closed": (falsehoods.closed, "closed"),
+    "closed": (falsehoods.closed, "without sending a response"),
     "silent": (falsehoods.silent, "within"),
     "endless": (falsehoods.endless, "within"),
 }

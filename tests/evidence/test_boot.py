@@ -81,18 +81,19 @@ async def test_many_fresh_connections_at_once_agree_on_one_number(lab: Lab) -> N
         assert {lane.boot for _, lane in bench.identity._lanes._free} == {boot}
 
 
-async def test_tracing_that_is_on_is_left_alone(lab: Lab) -> None:
-    """E8: the number has a meaning then. The server's own id takes its place, or nothing does."""
-    await lab.kill()
-    await lab.restart()
-    path = "/v2/models/work/trace/setting"
-    await lab.post(path, {"trace_level": ["TIMESTAMPS"], "trace_rate": "1000000"})
-    before = await lab.get(path)
-    assert await boot_of(lab, boot="trace") is None
-    assert await boot_of(lab, boot="auto") == f"id:{lab.triton.server_id}"
-    assert await lab.get(path) == before
-    await lab.post(path, {"trace_level": ["OFF"]})
-    assert str(await boot_of(lab, boot="trace")).startswith("trace:")
+async def test_tracing_that_is_on_is_left_alone(installation: Installation, tmp_path: Path) -> None:
+    """E8: the number has a meaning then. The server's own id takes its place, or nothing does; once tracing is off
+    the number is to be had."""
+    tracing = [f"--trace-config=triton,file={tmp_path / 'trace.json'}", "--trace-config=level=TIMESTAMPS"]
+    async with lab_with(installation, tmp_path, *tracing, "--trace-config=rate=1000000") as lab:
+        path = "/v2/models/work/trace/setting"
+        before = await lab.get(path)
+        assert before["trace_level"] == ["TIMESTAMPS"]
+        assert await boot_of(lab, boot="trace") is None
+        assert await boot_of(lab, boot="auto") == f"id:{lab.triton.server_id}"
+        assert await lab.get(path) == before
+        await lab.post(path, {"trace_level": ["OFF"]})
+        assert str(await boot_of(lab, boot="trace")).startswith("trace:")
 
 
 async def test_restricted_trace_api_gives_no_boot_identity(installation: Installation, tmp_path: Path) -> None:
@@ -117,14 +118,14 @@ async def test_unique_id_tells_a_restart_where_the_trace_api_is_restricted(
     installation: Installation, tmp_path: Path
 ) -> None:
     """E8: `auto` takes an id that holds a UUID; another one is another process."""
-    async with lab_with(installation, tmp_path, "--http-restricted-api=trace:secret=word") as lab:
-        async with governed(lab, direct=True) as bench:
-            assert await bench.call() == 200
-            first = bench.statistics.ledger.boot
-            assert first == f"id:{lab.triton.server_id}"
-            broken = await bench.broken(60_000)
-            await lab.kill()
-            await lab.restart()
-            await bench.freed(broken)
-            assert bench.proof(broken) == "process_ended"
-            assert bench.statistics.ledger.boot == f"id:{lab.triton.server_id}" != first
+    restricted = "--http-restricted-api=trace:secret=word"
+    async with lab_with(installation, tmp_path, restricted) as lab, governed(lab, direct=True) as bench:
+        assert await bench.call() == 200
+        first = bench.statistics.ledger.boot
+        assert first == f"id:{lab.triton.server_id}"
+        broken = await bench.broken(60_000)
+        await lab.kill()
+        await lab.restart()
+        await bench.freed(broken)
+        assert bench.proof(broken) == "process_ended"
+        assert bench.statistics.ledger.boot == f"id:{lab.triton.server_id}" != first

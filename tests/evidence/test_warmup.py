@@ -30,7 +30,7 @@ async def test_warm_up_of_a_reload_is_not_the_end_of_the_old_work(lab: Lab) -> N
     async with governed(lab, "warm") as bench:
         assert await bench.call() == 200
         await bench.settle()
-        broken = await bench.broken(2_000)
+        broken = await bench.broken(1_300)
         await bench.settle()
         await lab.reload("warm")
         await bench.becomes(broken, ClaimState.QUARANTINED)
@@ -38,16 +38,29 @@ async def test_warm_up_of_a_reload_is_not_the_end_of_the_old_work(lab: Lab) -> N
         assert bench.held(broken)
 
 
-@pytest.mark.xfail(strict=True, reason="warm-up at a reload counts in the metrics and passes for the end of a call")
 async def test_warm_up_of_a_reload_is_not_an_end_in_the_metrics(lab: Lab) -> None:
-    """E7: one warm-up, one broken call: the process's own counter reaches its bound while the old work goes on."""
+    """E7: one warm-up, one broken call. The process's own counter rises by the warm-up while the old work goes on."""
     await have(lab, instances=1, warmups=1)
     async with governed(lab, "warm", metrics=True) as bench:
         assert await bench.call() == 200
         await bench.settle()
-        broken = await bench.broken(3_000)
+        broken = await bench.broken(4_000)
         await bench.settle()
         await lab.reload("warm")
+        await bench.freed_by_the_end(broken)
+
+
+@pytest.mark.xfail(strict=True, reason="the metrics count a warm-up before the statistics show the new load")
+async def test_warm_up_that_is_under_way_is_not_an_end_in_the_metrics(lab: Lab) -> None:
+    """E7: the first of two slow warm-up calls has counted in the metrics, and the statistics are still those of the
+    old instance: nothing tells of a new life yet."""
+    await have(lab, instances=1)
+    async with governed(lab, "warm", metrics=True) as bench:
+        assert await bench.call() == 200
+        await bench.settle()
+        broken = await bench.broken(6_000)
+        await bench.settle()
+        await have(lab, instances=1, warmups=2, warmup_ms=1_000)
         await bench.freed_by_the_end(broken)
 
 
@@ -58,11 +71,11 @@ async def test_warm_up_of_another_instance_is_not_an_end(lab: Lab) -> None:
     async with governed(lab, "warm") as bench:
         assert await bench.call() == 200
         await bench.settle()
-        broken = await bench.broken(2_000)
+        broken = await bench.broken(4_000)
         await have(lab, instances=2, warmups=1)
         await bench.freed_by_the_end(broken)
 
 
-async def have(lab: Lab, *, instances: int, warmups: int) -> None:
-    lab.lay_out(Model("warm", instances=instances, warmups=warmups))
+async def have(lab: Lab, *, instances: int, warmups: int = 0, warmup_ms: int = 0) -> None:
+    lab.lay_out(Model("warm", instances=instances, warmups=warmups, warmup_ms=warmup_ms))
     await lab.load("warm")

@@ -11,7 +11,8 @@ import httpx
 import pytest
 import trio
 
-from tests.e2e.stack import Governor, free_ports, governor_config, running_governor
+from governor.demo.ports import free_ports
+from tests.e2e.stack import Governor, governor_config, running_governor
 from tests.interop import node
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from governor.service import Governor
 from governor.triton.metadata import ServerFacts
 from governor.triton.outcomes import CallKind
 from governor.triton.wire import WireRequest
-from tests.shell.fakes import MODEL, FakePort, World
+from tests.shell.fakes import FakePort
+from tests.shell.world import MODEL, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping

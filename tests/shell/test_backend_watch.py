@@ -7,8 +7,8 @@ import trio
 from structlog.testing import capture_logs
 
 from governor.core.claims import ClaimState
-from tests.shell.fakes import MODEL, Break, Fault, Plan, decoupled_facts
 from tests.shell.harness import Service, ask, service, until
+from tests.shell.world import MODEL, Break, Fault, Plan, decoupled_facts
 
 CHECK_S = 1.0
 """The health interval."""
@@ -59,7 +59,7 @@ async def test_prompts_fail_clearly_while_the_backend_is_down() -> None:
         session = governed.session()
         heard = governed.listen(session)
         failed = ask(session, "1")
-        await trio.sleep(0.1)
+        await trio.sleep(0.5)
         assert heard.outcome(failed) == "backend_unavailable"
         governed.world.start()
         works = ask(session, "1")

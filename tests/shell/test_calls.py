@@ -10,8 +10,9 @@ from governor.errors import BackendProtocolError, BackendUnavailableError, Credi
 from governor.identity import CallState
 from governor.triton.exchange import CallEnd
 from governor.triton.outcomes import CallKind
-from tests.shell.fakes import Break, FakeExchange, Plan
+from tests.shell.fakes import FakeExchange
 from tests.shell.harness import LANE_IDLE_S, POLL_S, Bench, body_within, identity_bench, until
+from tests.shell.world import Break, Plan
 
 
 async def test_credits_go_round_between_keys_and_in_order_within_one() -> None:

@@ -7,8 +7,8 @@ import trio
 
 from governor.core.claims import ClaimState
 from governor.errors import BackendError, BackendUnavailableError, ConnectionLostError
-from tests.shell.fakes import Break, Fault, Plan, ensemble_facts
 from tests.shell.harness import POLL_S, body_within, identity_bench, until
+from tests.shell.world import Break, Fault, Plan, ensemble_facts
 
 
 async def test_an_undelivered_call_never_executes_and_frees_its_credit_at_once() -> None:

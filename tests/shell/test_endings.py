@@ -10,8 +10,8 @@ import trio
 
 from governor.errors import DrainingError, GovernorError, SessionNotFoundError
 from governor.triton.outcomes import CallKind
-from tests.shell.fakes import Break, Fault, Plan, decoupled_facts
 from tests.shell.harness import Bench, Listener, Service, ask, call_request, identity_bench, service, until
+from tests.shell.world import Break, Fault, Plan, decoupled_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from governor.core.claims import ClaimState
 from governor.core.evidence import OnFall
 from governor.errors import ConnectionLostError
-from tests.shell.fakes import Break, Fault, Plan, decoupled_facts
 from tests.shell.harness import POLL_S, Bench, body_within, identity_bench, until
+from tests.shell.world import Break, Fault, Plan, decoupled_facts
 
 MARGIN_S = 0.05
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from governor.config import EvidenceConfig
 from governor.errors import GovernorError, PromptQueueFullError
-from tests.shell.fakes import Break, Fault, Plan
 from tests.shell.harness import Listener, Service, call_request, run_jumping, service, until
+from tests.shell.world import Break, Fault, Plan
 
 if TYPE_CHECKING:
     from governor.core.counting import Reading
@@ -323,6 +323,7 @@ async def live(setting: Setting, steps: list[Step]) -> None:
         },
         backend={
             "when_unavailable": "wait" if setting.wait else "fail",
+            "unavailable_wait_ms": 3_000,
             "evidence": EvidenceConfig(poll_interval_ms=250, settle_ms=SETTLE_MS),
         },
     ) as governed:
@@ -344,6 +345,31 @@ async def live(setting: Setting, steps: list[Step]) -> None:
 
 LIVES = given(schedule=st.random_module(), setting=SETTINGS, steps=STEPS)
 WITHOUT_HASTE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+
+
+def test_hypothesis_chooses_the_schedule() -> None:
+    """What makes this module worth its time rests on private names of trio: notice when they go."""
+    orders: set[tuple[int, ...]] = set()
+
+    @settings(max_examples=30, database=None)
+    @given(schedule=st.random_module())
+    def collect(schedule: object) -> None:
+        order: list[int] = []
+
+        async def note(number: int) -> None:
+            await trio.lowlevel.checkpoint()
+            order.append(number)
+
+        async def race() -> None:
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    nursery.start_soon(note, number)
+
+        run_jumping(race)
+        orders.add(tuple(order))
+
+    collect()
+    assert len(orders) > 5
 
 
 @settings(WITHOUT_HASTE, max_examples=150)

@@ -7,9 +7,9 @@ import trio
 
 from governor.core.claims import ClaimState
 from governor.errors import BackendUnavailableError, ClaimOpenError, UnknownClaimError
-from tests.shell.fakes import Fault, decoupled_facts
 from tests.shell.harness import POLL_S, Bench, body_within, identity_bench, until
 from tests.shell.test_evidence import break_one, warm_up
+from tests.shell.world import Fault, decoupled_facts
 
 
 async def quarantine_one(bench: Bench, seconds: float = 5) -> None:
@@ -54,7 +54,7 @@ async def test_a_forced_restart_takes_proof_where_there_is_some() -> None:
         await warm_up(bench)
         bench.world.fault = Fault.REFUSED
         await break_one(bench, 1)
-        await trio.sleep(5)
+        await trio.sleep(5 + POLL_S / 2)  # between two readings of the poller
         bench.world.fault = None
         report = await bench.identity.operator.restart()
         assert (report.proven, report.forgotten) == (1, ())

@@ -11,8 +11,8 @@ import trio
 from governor.core.claims import ClaimState
 from governor.errors import BackendUnavailableError, ConnectionLostError
 from governor.triton.outcomes import CallKind
-from tests.shell.fakes import Break, Plan
 from tests.shell.harness import POLL_S, Bench, body_within, identity_bench, until
+from tests.shell.world import Break, Plan
 
 MARGIN_S = 0.05
 """For the counter's lag, the reading itself and the step of `until`."""

@@ -12,8 +12,8 @@ import trio
 
 from governor.errors import GovernorError
 from governor.triton.outcomes import CallKind
-from tests.shell.fakes import Break, Plan
 from tests.shell.harness import Bench, Listener, Service, ask, identity_bench, run_jumping, service, until
+from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -79,6 +79,7 @@ class Backend:
         counts: what the statistics show, by version.
         series: what the process's metrics show.
         process: number of the process.
+        warm_up: what a load that begins now counts before its first call.
         life: number of process, load and set of versions together; every change of one of them is a new life.
         calls: every call there will be.
     """
@@ -114,11 +115,11 @@ class Backend:
         self.process += 1
         self.life += 1
 
-    def reload(self, version: str, warm_up: int) -> None:
+    def reload(self, version: str) -> None:
         """A version is loaded anew; what its old load executes runs on (E7)."""
         self._retire(version)
-        self.counts[version] = warm_up
-        self.series += warm_up
+        self.counts[version] = self.warm_up
+        self.series += self.warm_up
         self.life += 1
 
     def remove(self, version: str) -> None:
@@ -129,7 +130,8 @@ class Backend:
 
     def add(self, version: str) -> None:
         """A version comes and brings its own count."""
-        self.counts[version] = 0
+        self.counts[version] = self.warm_up
+        self.series += self.warm_up
         self.life += 1
 
     @property

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from tests.core.model.frozen import freeze, restore
 from tests.core.model.judge import BrokenRuleError
-from tests.core.model.world import OF_A_CALL, Bounds, Event, World
+from tests.core.model.world import OF_A_CALL, Event, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.core.model.bounds import Bounds
 
 
 @dataclass
@@ -56,7 +58,8 @@ def _search(bounds: Bounds, at_each: Callable[[World], None] | None, limit: int)
     frozen, _ = freeze(world)
     # States are known by their hash: 64 bits, so two of a million are taken for one with a chance of 1 in 10^7.
     known = {hash(frozen)}
-    parents, ways = array("q", [-1]), [("start",)]
+    parents = array("q", [-1])
+    ways: list[Event] = [("start",)]
     queue = deque([frozen])
     at, transitions = 0, 0
     while queue:
@@ -101,11 +104,10 @@ def _transcript(bounds: Bounds, way: list[Event], broken: Exception) -> str:
     world = World(bounds)
     order: list[int] = []
     lines = ["", f"after {len(way)} events: {broken}"]
-    for step, event in enumerate(way, 1):
-        name, *args = event
+    for step, (name, *args) in enumerate(way, 1):
         if name in OF_A_CALL and isinstance(args[0], int) and args[0] < len(order):
             args[0] = order[args[0]]
-        event = (name, *args)
+        event: Event = (str(name), *args)
         try:
             world.do(event)
         except Exception as error:  # noqa: BLE001  # the transcript ends where the world does
@@ -123,6 +125,9 @@ def show_event(event: Event) -> str:
     return " ".join([name, *words])
 
 
+_FLAGS = ("seen", "resident", "replaced", "gone")
+
+
 def show(world: World) -> str:
     """A state in one line: the truth, then what the ledger thinks."""
     ledger, backend = world.ledger, world.backend
@@ -132,7 +137,7 @@ def show(world: World) -> str:
         if call.stage != "new"
     )
     claims = " ".join(
-        f"{claim.id}:{claim.state.value}" + "".join(f",{flag}" for flag in ("seen", "resident", "replaced") if getattr(claim, flag))
+        ",".join([f"{claim.id}:{claim.state.value}", *(flag for flag in _FLAGS if getattr(claim, flag))])
         for claim in ledger.claims.values()
     )
     shot = ledger.snapshot()

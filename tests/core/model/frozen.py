@@ -53,7 +53,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
         reader if reader is None or reader.ticket.after == ledger._readings else _STALE for reader in world.readers
     ]
     place = _places(world, readers)
-    calls = []
+    calls: list[tuple[Frozen, Frozen | None]] = []
     for index, call in enumerate(backend.calls, 1):
         if call.stage == NEW:
             break
@@ -101,9 +101,7 @@ def _places(world: World, readers: Sequence[Reader | str | None]) -> Callable[[f
     moments = sorted({world.now, *(reader.ticket.begun_at_s for reader in readers if isinstance(reader, Reader))})
     if not world.bounds.moments:
         return lambda at_s: TICK * (bisect_right(moments, at_s) - 1)
-    delivered = {
-        claim.delivered_at_s for claim in world.ledger.claims.values() if claim.delivered_at_s is not None
-    }
+    delivered = {claim.delivered_at_s for claim in world.ledger.claims.values() if claim.delivered_at_s is not None}
     places: dict[float, float] = {}
     place, before = float(-TICK), -TICK
     for at_s in sorted({*moments, *delivered}):
@@ -167,5 +165,8 @@ def _restore_ledger(ledger: Ledger, frozen: Frozen, *, opened: int, now_s: float
     if recent:
         unsettled._recent.append((now_s, recent))
     ledger._readings = 0
-    ledger._epoch = Epoch(0, *of_epoch, Witness(*model) if model else None, Witness(*process) if process else None)
+    boot, versions, marks = of_epoch
+    ledger._epoch = Epoch(
+        0, boot, versions, marks, Witness(*model) if model else None, Witness(*process) if process else None
+    )
     ledger._ids = count(opened + 1)

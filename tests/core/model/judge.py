@@ -35,6 +35,7 @@ class Before:
         self.seen = {claim_id for claim_id, claim in claims.items() if claim.seen}
         self.gone = {claim_id for claim_id, claim in claims.items() if claim.gone}
         self.contested = world.ledger.contested
+        self.doubtful = world.ledger._unsettled.doubtful
 
 
 FOREIGN = "somebody else's call was counted in place of ours"
@@ -45,6 +46,7 @@ WINDOW = "without boot identity a call was lost in the new process before the re
 WARM_UP = "a load warmed up more than its predecessor had counted, and overtook it unseen"
 
 
+WARM_UP_METRICS = "a load that nobody noticed warmed up, and the process's metrics counted it"
 EARLY_COUNT = "the counter did not wait for the end of the work, and nobody had said so"
 DRAIN = "the next process answered while the last one still executed"
 
@@ -58,7 +60,8 @@ def check_states(world: World) -> None:
             break
         is_open = call.link in {UP, DEAD}
         if is_open != (claim is not None and claim.state.is_open):
-            raise BrokenRuleError(f"claim {index + 1} is {claim and claim.state.value} while its connection is {call.link}")
+            state = None if claim is None else claim.state.value
+            raise BrokenRuleError(f"claim {index + 1} is {state} while its connection is {call.link}")
     if world.ledger.free + len(claims) != world.ledger.slots:
         raise BrokenRuleError("credits are not conserved (E1)")
 
@@ -66,20 +69,11 @@ def check_states(world: World) -> None:
 def check_verdict(world: World, before: Before, sample: Sample, verdict: Verdict) -> None:
     """After every reading: nothing ended early, nothing open ended, nothing was processed twice."""
     for claim_id, proof in verdict.ended:
-        if not before.states[claim_id].is_broken:
-            raise BrokenRuleError(f"open claim {claim_id} ended by {proof.value} (E6)")
-        if world.backend.calls[claim_id - 1].executes:
-            excuse = world.tainted or _excuse(world, before, sample, claim_id, proof, verdict)
-            if excuse is None:
-                raise BrokenRuleError(f"claim {claim_id} ended by {proof.value} while its work executes")
-            world.excuses.add(excuse)
-            world.tainted = excuse
-        if before.contested and proof is ClaimEvent.QUIET:
-            raise BrokenRuleError("a quiet proof was accepted while contested (E10)")
+        _check_end(world, before, sample, claim_id, proof, verdict)
     if verdict.life is Life.STALE:
         world.seen.add("stale")
         return
-    life, process, known = world.last
+    life, _, known = world.last
     if verdict.life is Life.RESTART and known == sample.process:
         raise BrokenRuleError("one restart was processed twice (E6)")
     if verdict.life in {Life.RELOAD, Life.UNKNOWN_FALL} and life == sample.life:
@@ -87,9 +81,24 @@ def check_verdict(world: World, before: Before, sample: Sample, verdict: Verdict
     if verdict.contested and not before.contested and not world.tainted and not _others_count(world):
         raise BrokenRuleError("contested, although nobody else calls the model (E10)")
     _notice(world, before, sample, verdict)
-    if sample.boot is not None or verdict.life in {Life.BASELINE, Life.RESTART, Life.UNKNOWN_FALL}:
+    if sample.boot is not None or verdict.life in {Life.RESTART, Life.UNKNOWN_FALL}:
         known = sample.process
     world.last = (sample.life, sample.process, known)
+
+
+def _check_end(
+    world: World, before: Before, sample: Sample, claim_id: int, proof: ClaimEvent, verdict: Verdict
+) -> None:
+    if not before.states[claim_id].is_broken:
+        raise BrokenRuleError(f"open claim {claim_id} ended by {proof.value} (E6)")
+    if before.contested and proof is ClaimEvent.QUIET:
+        raise BrokenRuleError("a quiet proof was accepted while contested (E10)")
+    if world.backend.calls[claim_id - 1].executes:
+        excuse = world.tainted or _excuse(world, before, sample, claim_id, proof, verdict)
+        if excuse is None:
+            raise BrokenRuleError(f"claim {claim_id} ended by {proof.value} while its work executes")
+        world.excuses.add(excuse)
+        world.tainted = excuse
 
 
 def _others_count(world: World) -> bool:
@@ -98,6 +107,7 @@ def _others_count(world: World) -> bool:
     return (
         world.left.foreign < bounds.foreign
         or bounds.warm_up_after > bounds.warm_up
+        or (bounds.warm_up_after and bounds.metrics)
         or not bounds.lag_is_short
         or bounds.on_fall is OnFall.RESTART
     )
@@ -106,49 +116,61 @@ def _others_count(world: World) -> bool:
 def _excuse(
     world: World, before: Before, sample: Sample, claim_id: int, proof: ClaimEvent, verdict: Verdict
 ) -> str | None:
+    """The one exception that a world allows, if this is it."""
     bounds = world.bounds
-    if world.left.foreign < bounds.foreign:
-        return FOREIGN
-    if not bounds.lag_is_short:
-        return LATE_COUNT
-    if bounds.counts_early:
-        return EARLY_COUNT
-    if bounds.drains:
-        return DRAIN
-    if bounds.warm_up_after > bounds.warm_up:
-        return WARM_UP
-    if proof is ClaimEvent.PROCESS_ENDED and claim_id in before.gone:
-        return RELOAD
-    if proof is ClaimEvent.PROCESS_ENDED and verdict.life is Life.UNKNOWN_FALL:
-        if world.last[1] == sample.process and bounds.on_fall is not OnFall.HOLD:
+    if proof is ClaimEvent.PROCESS_ENDED and not bounds.drains:
+        if claim_id in before.gone:
             return RELOAD
-        if bounds.on_fall is OnFall.RESTART and claim_id not in before.seen:
-            return WINDOW
-    return None
+        if verdict.life is not Life.UNKNOWN_FALL or bounds.on_fall is OnFall.HOLD:
+            return None
+        if world.last[1] == sample.process:
+            return RELOAD
+        return WINDOW if bounds.on_fall is OnFall.RESTART and claim_id not in before.seen else None
+    return next(
+        (
+            excuse
+            for applies, excuse in (
+                (world.left.foreign < bounds.foreign, FOREIGN),
+                (not bounds.lag_is_short, LATE_COUNT),
+                (bounds.counts_early, EARLY_COUNT),
+                (bounds.drains, DRAIN),
+                (bounds.warm_up_after > bounds.warm_up, WARM_UP),
+                (bounds.warm_up_after and bounds.metrics, WARM_UP_METRICS),
+            )
+            if applies
+        ),
+        None,
+    )
 
 
 def _notice(world: World, before: Before, sample: Sample, verdict: Verdict) -> None:
     """Interesting situations, so that a search can show that it reached them."""
-    seen = world.seen
-    seen.add(verdict.life.value)
     proofs = [proof for _, proof in verdict.ended]
-    if proofs.count(ClaimEvent.QUIET) > 1:
-        seen.add("quiet ended two claims")
+    claims = world.ledger.claims.values()
+    same = verdict.life is Life.SAME
+    world.seen.add(verdict.life.value)
     for claim_id, proof in verdict.ended:
-        seen.add(f"{before.states[claim_id].value} ended by {proof.value}")
-        if proof is ClaimEvent.PROCESS_ENDED and verdict.life is Life.SAME:
-            seen.add("a process proven dead ended what broke later")
-    if verdict.quarantined:
-        seen.add("quarantined")
-    if verdict.contested:
-        seen.add("contested")
-    if before.contested and not verdict.contested:
-        seen.add("contested no more")
-    if verdict.life is Life.RESTART and any(state.is_open for state in before.states.values()):
-        seen.add("an open claim was carried into a new process")
-    if any(claim.replaced and claim.state is not ClaimState.QUARANTINED for claim in world.ledger.claims.values()):
-        seen.add("a claim lost the model's counter")
-    if ClaimEvent.QUIET in proofs and any(claim.replaced for claim in world.ledger.claims.values()):
-        seen.add("quiet was proven beside a claim that lost the model's counter")
-    if verdict.life is Life.SAME and world.last[0] != sample.life:
-        seen.add("an overtaken counter hid a new life")
+        world.seen.add(f"{before.states[claim_id].value} ended by {proof.value}")
+    for happened, situation in (
+        (proofs.count(ClaimEvent.QUIET) > 1, "quiet ended two claims"),
+        (same and ClaimEvent.PROCESS_ENDED in proofs, "a process proven dead ended what broke later"),
+        (before.doubtful and not world.ledger._unsettled.doubtful, "a doubt was resolved"),
+        (bool(verdict.quarantined), "quarantined"),
+        (verdict.contested, "contested"),
+        (before.contested and not verdict.contested, "contested no more"),
+        (
+            verdict.life is Life.RESTART and any(state.is_open for state in before.states.values()),
+            "an open claim was carried into a new process",
+        ),
+        (
+            any(claim.replaced and claim.state is not ClaimState.QUARANTINED for claim in claims),
+            "a claim lost the model's counter",
+        ),
+        (
+            ClaimEvent.QUIET in proofs and any(claim.replaced for claim in claims),
+            "quiet was proven beside a claim that lost the model's counter",
+        ),
+        (same and world.last[0] != sample.life, "an overtaken counter hid a new life"),
+    ):
+        if happened:
+            world.seen.add(situation)

@@ -18,23 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from governor.core.claims import ClaimState
-from governor.core.counting import ENSEMBLE, PLAIN, Counts, CountRule, Reading
-from governor.core.evidence import OnFall
+from governor.core.counting import ENSEMBLE, Counts, Reading
 from governor.core.ledger import Ledger
-from tests.core.model import judge
+from tests.core.model import enabled, judge
 from tests.core.model.backend import (
     ANSWERED,
     CLOSED,
-    COUNTED_EARLY,
-    COUNTED,
     DEAD,
     DIED,
     DROPPED,
-    ENDED,
     FLIGHT,
     NEVER,
-    NEW,
     OLD,
     OUTCOMES,
     RUNS,
@@ -45,85 +39,16 @@ from tests.core.model.backend import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from governor.core.evidence import Ticket
+    from tests.core.model.bounds import Bounds
 
 Arg = str | int | bool
 Event = tuple[str, *tuple[Arg, ...]]
 
 SETTLE, TICK, MOMENT = 1, 2, 2**-20
 """Seconds: two times of one tick are less than the settle time apart, of two ticks more."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What may happen in a world, and how often.
-
-    Attributes:
-        calls: how many calls there are.
-        outcomes: the outcomes a call can have (`backend.OUTCOMES`).
-        boots: whether a reading knows its process: True, False, or either each time.
-        stamps: the same for the connection of a call.
-        marks: readings carry a number that shows every new life (`Reading.life`).
-        metrics: readings carry the process's own counters.
-        split: statistics and metrics of one reading may show different moments.
-        readers: how many readings can be under way at a time.
-        slow_begin: a reading shows a moment some time after it was asked for.
-        slow_send: a call is delivered some time after its first byte left.
-        drains: the next process answers while the last one still finishes what it executes.
-        stale_lanes: a call may be sent on a connection whose process is dead.
-        slow_restart: a process takes longer than the settle time to come back.
-        slow_entry: a delivered call enters a load some time later.
-        undelivered: a connection may break before the last byte left.
-        delivery_lost: the server may drop a delivered call and its connection.
-        callers_leave: callers may leave their calls.
-        moments: time also passes by less than the settle time.
-        lag_is_short: the facts about the settle time hold.
-        disciplined: the driver takes a reading before a delivery whenever the ledger wants one (E4), or when the
-            connection's stamp shows another process than the ledger knows.
-        patient: no call is delivered while a bound is in doubt; the real driver does not wait that long.
-        counts_early: a call may be counted while it executes (E12).
-        recounts: how often the configuration may turn out to be an ensemble's.
-        foreign: calls of somebody else that are counted.
-        releases: claims that an operator releases; `honest_releases`: only when their work is over.
-        warm_up: what the first load counts before its first call; `warm_up_after`: what later ones count.
-    """
-
-    calls: int = 2
-    outcomes: tuple[str, ...] = ("ok",)
-    rule: CountRule = PLAIN
-    provable: bool = True
-    on_fall: OnFall = OnFall.SEEN
-    boots: tuple[bool, ...] = (False,)
-    stamps: tuple[bool, ...] = (False,)
-    marks: bool = False
-    metrics: bool = False
-    split: bool = False
-    readers: int = 1
-    restarts: int = 0
-    slow_restart: bool = False
-    drains: bool = False
-    stale_lanes: bool = False
-    reloads: int = 0
-    series_reset: bool = False
-    versions: tuple[str, ...] = ("1",)
-    version_changes: int = 0
-    slow_begin: bool = False
-    slow_send: bool = False
-    slow_entry: bool = False
-    undelivered: bool = False
-    delivery_lost: bool = False
-    callers_leave: bool = False
-    moments: bool = False
-    lag_is_short: bool = True
-    disciplined: bool = False
-    patient: bool = False
-    counts_early: bool = False
-    recounts: int = 0
-    foreign: int = 0
-    releases: int = 0
-    honest_releases: bool = False
-    warm_up: int = 0
-    warm_up_after: int = 0
 
 
 @dataclass(slots=True)
@@ -145,6 +70,7 @@ class Left:
     recounts: int
     foreign: int
     releases: int
+    fresh_starts: int
 
 
 class World:
@@ -171,7 +97,13 @@ class World:
         )
         self.readers: list[Reader | None] = [None] * bounds.readers
         self.left = Left(
-            bounds.restarts, bounds.reloads, bounds.version_changes, bounds.recounts, bounds.foreign, bounds.releases
+            bounds.restarts,
+            bounds.reloads,
+            bounds.version_changes,
+            bounds.recounts,
+            bounds.foreign,
+            bounds.releases,
+            bounds.fresh_starts,
         )
         self.last = (0, 0, 0)
         self.tainted: str | None = None
@@ -187,112 +119,9 @@ class World:
         _EVENTS[event[0]](self, *event[1:])
         judge.check_states(self)
 
-    # What can happen
-
     def events(self) -> list[Event]:
         """Every event that can happen now."""
-        events: list[Event] = []
-        for index, call in enumerate(self.backend.calls):
-            if call.stage == NEW:
-                self._send_events(index, events)
-                break  # calls are alike: the first that was not sent is the next
-            self._call_events(index, call, events)
-        self._reader_events(events)
-        self._backend_events(events)
-        return events
-
-    def _send_events(self, index: int, events: list[Event]) -> None:
-        bounds = self.bounds
-        for stamped in bounds.stamps:
-            if bounds.disciplined and (
-                self.ledger.wants_baseline(self.now) or (stamped and self.ledger.boot != self.backend.boot)
-            ):
-                continue
-            if bounds.patient and self.ledger._unsettled.doubtful:
-                continue
-            if bounds.slow_send:
-                events.append(("send", index, stamped))
-            elif bounds.slow_entry:
-                events.append(("send and deliver", index, stamped))
-            else:
-                events += [("send and deliver", index, stamped, version) for version in self.backend.counts]
-            if bounds.delivery_lost:
-                events.append(("send and drop", index, stamped))
-            if bounds.stale_lanes and self.backend.process > 1:
-                events.append(("send on a dead lane", index, stamped))
-
-    def _call_events(self, index: int, call: Call, events: list[Event]) -> None:
-        bounds, versions = self.bounds, self.backend.counts
-        if call.stage == SENT:
-            if bounds.slow_entry or call.link == DEAD:
-                events.append(("deliver", index))
-            else:
-                events += [("deliver", index, version) for version in versions]
-            if bounds.undelivered or call.link == DEAD:
-                events.append(("cut", index))
-            return
-        if call.stage == FLIGHT:
-            events += [("enter", index, version) for version in versions]
-        elif call.stage == RUNS:
-            if bounds.counts_early and call.load != OLD and call.due != COUNTED_EARLY:
-                events.append(("count early", index))
-            for outcome in bounds.outcomes:
-                if OUTCOMES[outcome].adds:
-                    events.append(("end", index, outcome))
-                if call.link == UP:
-                    events.append(("end and answer", index, outcome))
-        elif call.stage == ENDED:
-            events.append(("count", index))
-        if call.link in {UP, DEAD}:
-            if call.stage == COUNTED or (call.link == UP and call.stage == ENDED):
-                events.append(("answer", index))
-            events.append(("break", index))
-            if bounds.callers_leave and self.ledger.claims[index + 1].state is ClaimState.RUNNING:
-                events.append(("caller leaves", index))
-        elif call.link == CLOSED and self.left.releases and index + 1 in self.ledger.claims:
-            if not (bounds.honest_releases and call.executes):
-                events.append(("release", index))
-
-    def _reader_events(self, events: list[Event]) -> None:
-        bounds = self.bounds
-        for index, reader in enumerate(self.readers):
-            if reader is None:
-                if bounds.slow_begin:
-                    events.append(("begin", index))
-                else:
-                    events += [("begin and sample", index, known) for known in bounds.boots]
-                continue
-            if reader.stats is None:
-                events += [("sample", index, known) for known in bounds.boots]
-            if bounds.split and reader.series is None:
-                events.append(("sample metrics", index))
-            if reader.stats is not None and (reader.series is not None or not bounds.split):
-                events.append(("apply", index))
-
-    def _backend_events(self, events: list[Event]) -> None:
-        left, backend = self.left, self.backend
-        if left.restarts:
-            events.append(("restart",))
-        if left.reloads:
-            for version in backend.counts:
-                events.append(("reload", version))
-                if self.bounds.series_reset and not backend.busy:
-                    events.append(("reload, metrics reset", version))
-        if left.version_changes:
-            if len(backend.counts) > 1:
-                events += [("remove version", version) for version in backend.counts]
-            if "9" not in backend.counts:
-                events.append(("add version", "9"))
-        if left.recounts:
-            events.append(("becomes an ensemble",))
-        if left.foreign:
-            events.append(("foreign call counted",))
-        # A half counted end is wholly counted within the settle time, too.
-        waits = any(call.stage in {FLIGHT, ENDED} for call in backend.calls)
-        if not (waits and self.bounds.lag_is_short):
-            events.append(("tick",))
-        if self.bounds.moments:
-            events.append(("a moment",))
+        return enabled.events(self)
 
     # What the ledger's driver does
 
@@ -385,20 +214,36 @@ class World:
 
     def apply(self, index: int) -> None:
         """The reading arrives."""
+        ticket, sample, reading = self._taken(index)
+        before = judge.Before(self)
+        judge.check_verdict(self, before, sample, self.ledger.apply(ticket, reading))
+
+    def start_afresh(self, index: int) -> None:
+        """The reading arrives, and an operator has every broken claim forgotten (E11)."""
+        ticket, sample, reading = self._taken(index)
+        before = judge.Before(self)
+        verdict, forgotten = self.ledger.restart(ticket, reading)
+        judge.check_verdict(self, before, sample, verdict)
+        self.left.fresh_starts -= 1
+        if any(self.backend.calls[claim_id - 1].executes for claim_id in forgotten):
+            self.tainted = judge.WRONG_RELEASE
+
+    def _taken(self, index: int) -> tuple[Ticket, judge.Sample, Reading]:
         reader = self.readers[index]
         assert reader is not None
         assert reader.stats is not None
         self.readers[index] = None
-        before = judge.Before(self)
-        reading = Reading(
-            model=Counts(0, reader.stats.value),
-            versions=reader.stats.versions,
-            life=(-reader.stats.life,) if self.bounds.marks else (),
-            process=None if reader.series is None else Counts(0, reader.series),
-            boot=reader.stats.boot,
+        return (
+            reader.ticket,
+            reader.stats,
+            Reading(
+                model=Counts(0, reader.stats.value),
+                versions=reader.stats.versions,
+                life=(-reader.stats.life,) if self.bounds.marks else (),
+                process=None if reader.series is None else Counts(0, reader.series),
+                boot=reader.stats.boot,
+            ),
         )
-        verdict = self.ledger.apply(reader.ticket, reading)
-        judge.check_verdict(self, before, reader.stats, verdict)
 
     # What the backend does
 
@@ -437,7 +282,7 @@ class World:
     def reload(self, version: str) -> None:
         """The model is loaded anew; what its old load executes runs on."""
         self.left.reloads -= 1
-        self.backend.reload(version, self.bounds.warm_up_after)
+        self.backend.reload(version)
 
     def reload_reset(self, version: str) -> None:
         """The same with nothing in flight, and the process's own series begins anew."""
@@ -475,7 +320,7 @@ class World:
         self.now += MOMENT
 
 
-_EVENTS = {
+_EVENTS: dict[str, Callable[..., None]] = {
     "send": World.send,
     "deliver": World.deliver,
     "send and deliver": World.send_and_deliver,
@@ -491,6 +336,7 @@ _EVENTS = {
     "begin and sample": World.begin_and_sample,
     "sample metrics": World.sample_metrics,
     "apply": World.apply,
+    "start afresh": World.start_afresh,
     "enter": World.enter,
     "end": World.end,
     "count early": World.count_early,
@@ -508,7 +354,7 @@ _EVENTS = {
 }
 
 OF_A_CALL = frozenset(_EVENTS) - {
-    *("begin", "sample", "begin and sample", "sample metrics", "apply"),
+    *("begin", "sample", "begin and sample", "sample metrics", "apply", "start afresh"),
     *("restart", "reload", "reload, metrics reset", "remove version", "add version", "tick", "a moment"),
     *("becomes an ensemble", "foreign call counted"),
 }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from governor.core.counting import ENSEMBLE
 from governor.core.evidence import OnFall
 from tests.core.model.backend import COUNTED, DIED, DROPPED, OLD
+from tests.core.model.bounds import Bounds
 from tests.core.model.judge import (
     DRAIN,
     EARLY_COUNT,
@@ -22,15 +23,16 @@ from tests.core.model.judge import (
     LATE_COUNT,
     RELOAD,
     WARM_UP,
+    WARM_UP_METRICS,
     WINDOW,
     WRONG_RELEASE,
 )
 from tests.core.model.liveness import FATES
-from tests.core.model.world import Bounds
 
 QUIET_TWO = "quiet ended two claims"
 QUIET = "reconciling ended by quiet"
 BY_PROCESS = "reconciling ended by process_ended"
+DOUBT = "a doubt was resolved"
 LATER = "a process proven dead ended what broke later"
 CARRIED = "an open claim was carried into a new process"
 OVERTAKEN = "an overtaken counter hid a new life"
@@ -71,110 +73,233 @@ SMALL: dict[str, Case] = {
     # What always holds
     "one call, processes now known and now not": _case(
         Bounds(calls=1, outcomes=ERRORS, boots=EITHER, stamps=EITHER, restarts=1, stale_lanes=True),
-        0, QUIET, BY_PROCESS, OVERTAKEN, "awaiting_baseline ended by process_ended",
+        11_731,
+        QUIET,
+        BY_PROCESS,
+        OVERTAKEN,
+        "awaiting_baseline ended by process_ended",
     ),
     "one call, everything slow": _case(
         Bounds(
-            calls=1, outcomes=(*ERRORS, "rejected"), boots=KNOWN, stamps=KNOWN, reloads=1, slow_begin=True,
-            slow_send=True, slow_entry=True, undelivered=True, delivery_lost=True, callers_leave=True,
+            calls=1,
+            outcomes=(*ERRORS, "rejected"),
+            boots=KNOWN,
+            stamps=KNOWN,
+            reloads=1,
+            slow_begin=True,
+            slow_send=True,
+            slow_entry=True,
+            undelivered=True,
+            delivery_lost=True,
+            callers_leave=True,
         ),
-        0, QUIET, OVERTAKEN, REPLACED,
+        4_669,
+        QUIET,
+        OVERTAKEN,
+        REPLACED,
     ),
     "errors that count or not": _case(
-        Bounds(outcomes=(*ERRORS, "rejected"), slow_send=True, undelivered=True), 0, QUIET_TWO
+        Bounds(outcomes=(*ERRORS, "rejected"), slow_send=True, undelivered=True), 10_949, QUIET_TWO
     ),
-    "three calls": _case(Bounds(calls=3, disciplined=True), 0, QUIET_TWO),
-    "two readings at a time": _case(Bounds(calls=1, readers=2, restarts=1, outcomes=ERRORS), 0, "stale", OVERTAKEN),
+    "three calls": _case(Bounds(calls=3, disciplined=True), 12_640, QUIET_TWO),
+    "two readings at a time": _case(
+        Bounds(calls=1, readers=2, restarts=1, outcomes=ERRORS), 14_371, "stale", OVERTAKEN
+    ),
     "a restart, every process known": _case(
-        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 0, QUIET_TWO, BY_PROCESS, CARRIED, LATER
+        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 25_401, QUIET_TWO, BY_PROCESS, CARRIED, LATER
     ),
     "a restart, no process known": _case(
-        Bounds(restarts=1), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, LATER, "quarantined", "quarantined ended by quiet"
+        Bounds(restarts=1), 24_732, QUIET_TWO, BY_PROCESS, OVERTAKEN, LATER, "quarantined", "quarantined ended by quiet"
     ),
-    "a restart, shown by other numbers": _case(Bounds(restarts=1, marks=True, disciplined=True), 0, BY_PROCESS),
     "a reload, every process known": _case(
-        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True), 0, "reload", REPLACED, BESIDE, "quarantined"
+        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True), 26_915, "reload", REPLACED, BESIDE, "quarantined"
     ),
-    "a reload, with metrics": _case(Bounds(reloads=1, metrics=True), 0, "reload", REPLACED, OVERTAKEN, QUIET_TWO),
-    "statistics and metrics of different moments": _case(
-        Bounds(metrics=True, split=True), 0, QUIET_TWO
+    "a reload, with metrics": _case(
+        Bounds(reloads=1, metrics=True, disciplined=True), 13_128, "reload", REPLACED, OVERTAKEN, QUIET_TWO
     ),
+    "statistics and metrics of different moments": _case(Bounds(metrics=True, split=True), 16_648, QUIET_TWO),
     "versions come and go": _case(
-        Bounds(calls=1, versions=("1", "2"), version_changes=1, restarts=1), 0, "reload", "unknown_fall", BY_PROCESS
+        Bounds(calls=1, versions=("1", "2"), version_changes=1, restarts=1),
+        15_962,
+        "reload",
+        "unknown_fall",
+        BY_PROCESS,
     ),
-    "an ensemble": _case(Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES[:2]), 0, QUIET_TWO),
-    "a model that turns out to be an ensemble": _case(Bounds(recounts=1), 0, QUIET_TWO),
-    "warm-up": _case(Bounds(calls=1, warm_up=2, warm_up_after=2, restarts=1, reloads=1, on_fall=OnFall.HOLD), 0, QUIET),
-    "a decoupled model": _case(Bounds(counts_early=True, provable=False), 0, "quarantined"),
-    "an operator releases what is over": _case(Bounds(releases=1, honest_releases=True), 0, QUIET_TWO),
+    "an ensemble": _case(Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES[:2]), 24_368, QUIET_TWO),
+    "a model that turns out to be an ensemble": _case(Bounds(recounts=1), 11_481, QUIET_TWO),
+    "warm-up": _case(
+        Bounds(calls=1, warm_up=2, warm_up_after=2, restarts=1, reloads=1, on_fall=OnFall.HOLD), 4_939, QUIET
+    ),
+    "a decoupled model": _case(Bounds(counts_early=True, provable=False), 10_787, "quarantined"),
+    "an operator releases what is over": _case(Bounds(releases=1, honest_releases=True), 4_974, QUIET_TWO),
+    "an operator starts the ledger afresh": _case(
+        Bounds(fresh_starts=1, honest_releases=True, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
+        19_897,
+        QUIET_TWO,
+        BY_PROCESS,
+    ),
     # What ends early, and why
     "a fall means restart": _case(
-        Bounds(restarts=1, on_fall=OnFall.RESTART, disciplined=True), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
+        Bounds(restarts=1, on_fall=OnFall.RESTART, disciplined=True), 10_358, BY_PROCESS, "contested", excuses=(WINDOW,)
     ),
-    "a reload taken for a restart": _case(Bounds(reloads=1, disciplined=True), 0, BY_PROCESS, excuses=(RELOAD,)),
-    "a foreign caller": _case(Bounds(foreign=1), 0, "contested", "contested no more", excuses=(FOREIGN,)),
-    "an operator releases what executes": _case(Bounds(releases=1), 0, "contested", excuses=(WRONG_RELEASE,)),
-    "a count later than the settle time": _case(Bounds(lag_is_short=False), 0, "contested", excuses=(LATE_COUNT,)),
+    "a reload taken for a restart": _case(Bounds(reloads=1, disciplined=True), 11_147, BY_PROCESS, excuses=(RELOAD,)),
+    "a foreign caller": _case(Bounds(foreign=1), 15_671, "contested", "contested no more", excuses=(FOREIGN,)),
+    "an operator releases what executes": _case(Bounds(releases=1), 6_928, "contested", excuses=(WRONG_RELEASE,)),
+    "an operator starts the ledger afresh while something executes": _case(
+        Bounds(fresh_starts=1, disciplined=True), 5_929, "contested", excuses=(WRONG_RELEASE,)
+    ),
+    "a count later than the settle time": _case(Bounds(lag_is_short=False), 5_111, "contested", excuses=(LATE_COUNT,)),
     "a load that warms up more than the last counted": _case(
-        Bounds(calls=1, warm_up_after=1, reloads=1, on_fall=OnFall.HOLD), 0, OVERTAKEN, excuses=(WARM_UP,)
+        Bounds(calls=1, warm_up_after=1, reloads=1, on_fall=OnFall.HOLD), 1_490, OVERTAKEN, excuses=(WARM_UP,)
     ),
-    "a decoupled model nobody recognised": _case(Bounds(counts_early=True), 0, QUIET, excuses=(EARLY_COUNT,)),
+    "a decoupled model nobody recognised": _case(Bounds(counts_early=True), 9_707, QUIET, excuses=(EARLY_COUNT,)),
     "two processes at a time": _case(
-        Bounds(calls=1, drains=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, BY_PROCESS, excuses=(DRAIN,)
+        Bounds(calls=1, drains=True, restarts=1, boots=KNOWN, stamps=KNOWN), 1_209, BY_PROCESS, excuses=(DRAIN,)
     ),
     # What stays held
-    "live: nothing goes wrong but connections": _case(Bounds(disciplined=True, undelivered=True, slow_send=True), 0, QUIET_TWO, held=()),
-    "live: errors, and a driver that waits": _case(
-        Bounds(disciplined=True, patient=True, outcomes=ERRORS), 0, QUIET, held=()
+    "live: nothing goes wrong but connections": _case(
+        Bounds(disciplined=True, undelivered=True, slow_send=True), 1_544, QUIET_TWO, held=()
     ),
-    "live: two versions": _case(Bounds(disciplined=True, versions=("1", "2")), 0, QUIET_TWO, held=()),
+    "live: errors": _case(Bounds(disciplined=True, outcomes=ERRORS), 4_167, QUIET_TWO, DOUBT, held=(COUNTED,)),
+    "live: two versions": _case(Bounds(disciplined=True, versions=("1", "2")), 5_014, QUIET_TWO, held=()),
     "live: a restart, every process known": _case(
-        Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED,)
+        Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 6_086, QUIET_TWO, BY_PROCESS, held=(COUNTED,)
     ),
     "live: a reload, every process known, metrics": _case(
-        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True), 0, QUIET_TWO, REPLACED, held=()
+        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True),
+        13_128,
+        QUIET_TWO,
+        REPLACED,
+        held=(),
     ),
 }
 
 LARGE: dict[str, Case] = {
+    "a reload that begins to warm up, metrics before statistics": _case(
+        Bounds(reloads=1, warm_up_after=1, marks=True, metrics=True, split=True, metrics_first=True, disciplined=True),
+        0,
+        QUIET_TWO,
+        REPLACED,
+    ),
+    "a reload that warms up and is noticed, metrics before statistics": _case(
+        Bounds(
+            reloads=1,
+            warm_up=1,
+            warm_up_after=1,
+            marks=True,
+            metrics=True,
+            split=True,
+            metrics_first=True,
+            disciplined=True,
+        ),
+        0,
+        QUIET_TWO,
+        REPLACED,
+    ),
+    "a reload that warms up and is not noticed, metrics": _case(
+        Bounds(calls=1, reloads=1, warm_up=1, warm_up_after=1, metrics=True), 0, QUIET, excuses=(WARM_UP_METRICS,)
+    ),
+    "a reload that begins to warm up, statistics before metrics": _case(
+        Bounds(calls=1, reloads=1, warm_up_after=1, marks=True, metrics=True, split=True),
+        0,
+        REPLACED,
+        excuses=(WARM_UP,),
+    ),
     "a reload within the settle time": _case(
-        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True, moments=True, disciplined=True), 0, REPLACED, QUIET_TWO
+        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True, moments=True, disciplined=True),
+        0,
+        REPLACED,
+        QUIET_TWO,
     ),
     "one call, everything that can go wrong with it": _case(
         Bounds(
-            calls=1, outcomes=(*ERRORS, "rejected"), boots=EITHER, stamps=EITHER, restarts=1, reloads=1,
-            slow_begin=True, slow_send=True, slow_entry=True, undelivered=True, delivery_lost=True,
-            callers_leave=True, on_fall=OnFall.HOLD,
+            calls=1,
+            outcomes=(*ERRORS, "rejected"),
+            boots=EITHER,
+            stamps=EITHER,
+            restarts=1,
+            reloads=1,
+            slow_begin=True,
+            slow_send=True,
+            slow_entry=True,
+            undelivered=True,
+            delivery_lost=True,
+            callers_leave=True,
+            on_fall=OnFall.HOLD,
         ),
-        0, QUIET, BY_PROCESS, OVERTAKEN, REPLACED, "awaiting_baseline ended by process_ended",
+        0,
+        QUIET,
+        BY_PROCESS,
+        OVERTAKEN,
+        REPLACED,
+        "awaiting_baseline ended by process_ended",
     ),
     "one call, two restarts, a reload and metrics": _case(
         Bounds(
-            calls=1, outcomes=ERRORS, boots=EITHER, stamps=EITHER, restarts=2, reloads=1, metrics=True, split=True,
-            series_reset=True, on_fall=OnFall.HOLD,
+            calls=1,
+            outcomes=ERRORS,
+            boots=EITHER,
+            stamps=EITHER,
+            restarts=2,
+            reloads=1,
+            metrics=True,
+            split=True,
+            series_reset=True,
+            on_fall=OnFall.HOLD,
         ),
-        0, QUIET, BY_PROCESS, OVERTAKEN, REPLACED,
+        0,
+        QUIET,
+        BY_PROCESS,
+        OVERTAKEN,
+        REPLACED,
     ),
+    "a restart, shown by other numbers": _case(Bounds(restarts=1, marks=True), 0, QUIET_TWO, BY_PROCESS),
     "three calls, errors": _case(Bounds(calls=3, outcomes=ERRORS), 0, QUIET_TWO),
     "three calls, a restart, every process known": _case(
         Bounds(calls=3, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 0, QUIET_TWO, BY_PROCESS, CARRIED
     ),
     "three calls, a reload, every process known": _case(
-        Bounds(calls=3, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 0, QUIET_TWO, REPLACED, "quarantined"
+        Bounds(calls=3, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
+        0,
+        QUIET_TWO,
+        REPLACED,
+        "quarantined",
     ),
     "everything slow": _case(
         Bounds(
-            outcomes=ERRORS, slow_begin=True, slow_send=True, slow_entry=True, undelivered=True, restarts=1,
-            boots=KNOWN, stamps=KNOWN,
+            outcomes=ERRORS,
+            slow_begin=True,
+            slow_send=True,
+            slow_entry=True,
+            undelivered=True,
+            restarts=1,
+            boots=KNOWN,
+            stamps=KNOWN,
         ),
-        0, QUIET_TWO, BY_PROCESS, CARRIED,
+        0,
+        QUIET_TWO,
+        BY_PROCESS,
+        CARRIED,
     ),
     "a restart, processes now known and now not": _case(
-        Bounds(restarts=1, boots=EITHER, stamps=EITHER), 0, QUIET_TWO, BY_PROCESS, CARRIED, OVERTAKEN, "quarantined"
+        Bounds(restarts=1, boots=EITHER, stamps=EITHER),
+        0,
+        QUIET_TWO,
+        BY_PROCESS,
+        CARRIED,
+        OVERTAKEN,
+        "quarantined",
     ),
     "a restart and a reload, processes now known and now not": _case(
-        Bounds(restarts=1, reloads=1, boots=EITHER, stamps=EITHER, slow_entry=True, on_fall=OnFall.HOLD, disciplined=True),
-        0, QUIET_TWO, BY_PROCESS, CARRIED, OVERTAKEN, REPLACED,
+        Bounds(
+            restarts=1, reloads=1, boots=EITHER, stamps=EITHER, slow_entry=True, on_fall=OnFall.HOLD, disciplined=True
+        ),
+        0,
+        QUIET_TWO,
+        BY_PROCESS,
+        CARRIED,
+        OVERTAKEN,
+        REPLACED,
     ),
     "two restarts, no process known": _case(Bounds(restarts=2), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined"),
     "two restarts, a fall means restart": _case(
@@ -185,13 +310,28 @@ LARGE: dict[str, Case] = {
         Bounds(restarts=1, reloads=1), 0, BY_PROCESS, OVERTAKEN, excuses=(RELOAD,)
     ),
     "a restart and a reload, metrics": _case(
-        Bounds(restarts=1, reloads=1, metrics=True, slow_entry=True), 0, "reload", "unknown_fall", BY_PROCESS, REPLACED
+        Bounds(restarts=1, reloads=1, metrics=True, slow_entry=True),
+        0,
+        "reload",
+        "unknown_fall",
+        BY_PROCESS,
+        REPLACED,
     ),
     "a restart and a reload, metrics, every process known": _case(
         Bounds(
-            restarts=1, reloads=1, metrics=True, slow_entry=True, series_reset=True, boots=KNOWN, stamps=KNOWN,
+            restarts=1,
+            reloads=1,
+            metrics=True,
+            slow_entry=True,
+            series_reset=True,
+            boots=KNOWN,
+            stamps=KNOWN,
         ),
-        0, "reload", BY_PROCESS, REPLACED, CARRIED,
+        0,
+        "reload",
+        BY_PROCESS,
+        REPLACED,
+        CARRIED,
     ),
     "a restart and a reload, statistics and metrics of different moments": _case(
         Bounds(restarts=1, reloads=1, metrics=True, split=True), 0, "reload", "unknown_fall", BY_PROCESS, REPLACED
@@ -200,22 +340,32 @@ LARGE: dict[str, Case] = {
         Bounds(reloads=1, metrics=True, split=True, slow_begin=True), 0, "reload", QUIET_TWO, REPLACED
     ),
     "two versions, one goes or another comes, and a restart": _case(
-        Bounds(versions=("1", "2"), version_changes=1, restarts=1, disciplined=True), 0, "reload", "unknown_fall", BY_PROCESS
+        Bounds(versions=("1", "2"), version_changes=1, restarts=1, disciplined=True),
+        0,
+        "reload",
+        "unknown_fall",
+        BY_PROCESS,
     ),
     "two versions, one goes or another comes, and one is reloaded": _case(
         Bounds(versions=("1", "2"), version_changes=1, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        0, "reload", QUIET_TWO,
+        0,
+        "reload",
+        QUIET_TWO,
     ),
     "two readings at a time and a restart": _case(
         Bounds(readers=2, restarts=1, boots=KNOWN, stamps=KNOWN), 0, "stale", BY_PROCESS, QUIET_TWO
     ),
     "two readings at a time and errors": _case(Bounds(readers=2, outcomes=ERRORS), 0, "stale", QUIET_TWO),
     "an ensemble": _case(
-        Bounds(rule=ENSEMBLE, outcomes=(*ENSEMBLE_OUTCOMES, "ensemble failed, uncounted"), slow_send=True), 0, QUIET_TWO
+        Bounds(rule=ENSEMBLE, outcomes=(*ENSEMBLE_OUTCOMES, "ensemble failed, uncounted"), slow_send=True),
+        0,
+        QUIET_TWO,
     ),
     "an ensemble and a restart": _case(
         Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        0, QUIET_TWO, BY_PROCESS,
+        0,
+        QUIET_TWO,
+        BY_PROCESS,
     ),
     "warm-up, a restart and a reload": _case(
         Bounds(warm_up=1, warm_up_after=1, restarts=1, reloads=1, on_fall=OnFall.HOLD), 0, QUIET_TWO, OVERTAKEN
@@ -226,9 +376,6 @@ LARGE: dict[str, Case] = {
     "deliveries are lost": _case(Bounds(delivery_lost=True, restarts=1), 0, BY_PROCESS, "quarantined"),
     "two foreign calls": _case(Bounds(foreign=2), 0, "contested", "contested no more", excuses=(FOREIGN,)),
     # What stays held
-    "live: errors": _case(
-        Bounds(disciplined=True, outcomes=(*ERRORS, "rejected")), 0, QUIET_TWO, held=(COUNTED,)
-    ),
     "live: an undisciplined driver": _case(Bounds(), 0, QUIET_TWO, held=(COUNTED,)),
     "live: a restart, no process known": _case(
         Bounds(disciplined=True, restarts=1), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED, DIED, OLD)
@@ -238,7 +385,10 @@ LARGE: dict[str, Case] = {
     ),
     "live: a reload and a restart, every process known, metrics": _case(
         Bounds(disciplined=True, reloads=1, restarts=1, boots=KNOWN, stamps=KNOWN, metrics=True, slow_restart=True),
-        0, QUIET_TWO, REPLACED, held=(COUNTED,),
+        0,
+        QUIET_TWO,
+        REPLACED,
+        held=(COUNTED, OLD),
     ),
     "live: deliveries are lost": _case(
         Bounds(disciplined=True, delivery_lost=True, boots=KNOWN, stamps=KNOWN), 0, QUIET, held=(COUNTED, DROPPED)
@@ -248,6 +398,9 @@ LARGE: dict[str, Case] = {
     ),
     "live: three calls, a restart, every process known": _case(
         Bounds(calls=3, disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN, slow_restart=True),
-        0, QUIET_TWO, BY_PROCESS, held=(COUNTED,),
+        0,
+        QUIET_TWO,
+        BY_PROCESS,
+        held=(COUNTED,),
     ),
 }

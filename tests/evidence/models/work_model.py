@@ -3,7 +3,7 @@
 X = -1: an error response. X = -99: execute() raises.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN204, ANN205  # runs in Triton's own Python, whose module has no types
+# ruff: noqa: ANN001, ANN201, ANN202, ANN205  # runs in Triton's own Python, whose module has no types
 # mypy: ignore-errors
 
 import os

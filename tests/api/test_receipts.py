@@ -1,0 +1,96 @@
+"""S7 to the last step: a turn waits until its caller has read the 202, where the two could come in the wrong order."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from tests.api.harness import AsgiExchange, Service, listening, service
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+
+def prompt_exchange(up: Service, session: str, **options: bool) -> AsgiExchange:
+    return AsgiExchange(
+        up.app,
+        "POST",
+        f"/session/{session}/prompt",
+        data=json.dumps({"prompt": [{"type": "text", "text": "0"}]}).encode(),
+        headers={"Content-Type": "application/json"},
+        **options,
+    )
+
+
+async def test_while_somebody_listens_a_turn_starts_once_its_202_was_read(autojump_clock: MockClock) -> None:
+    async with service(limits={"read_receipt_timeout_ms": 5_000}) as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        async with listening(up, session) as events:
+            exchange = prompt_exchange(up, session, closes_when_read=False)
+            nursery.start_soon(exchange.run)
+            assert await exchange.head() == 202
+            assert exchange.sent_headers["connection"] == "close"
+            assert json.loads(await exchange.piece() or b"")["promptId"], "the client has its answer at once"
+            await trio.sleep(2)
+            assert up.governor.sessions[session].log.last_id == 0
+            exchange.leave()
+            began = trio.current_time()
+            await events.until("turn_complete")
+            assert trio.current_time() - began < 0.1
+            await exchange.ended.wait()
+
+
+async def test_a_client_that_keeps_its_connection_open_delays_its_turn_by_a_bounded_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with service(limits={"read_receipt_timeout_ms": 3_000}) as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        async with listening(up, session) as events:
+            exchange = prompt_exchange(up, session, closes_when_read=False)
+            nursery.start_soon(exchange.run)
+            began = trio.current_time()
+            await events.until("turn_complete")
+            assert trio.current_time() - began == pytest.approx(3, abs=0.1)
+            assert exchange.complete
+            nursery.cancel_scope.cancel()
+
+
+async def test_where_nobody_listens_nothing_waits_and_the_connection_is_kept(autojump_clock: MockClock) -> None:
+    async with service() as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        exchange = prompt_exchange(up, session, closes_when_read=False)
+        nursery.start_soon(exchange.run)
+        answer = await exchange.whole()
+        assert "connection" not in answer.headers
+        await trio.sleep(0.1)
+        assert up.governor.sessions[session].pending_count == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_deadline_waits_for_the_receipt_as_well(autojump_clock: MockClock) -> None:
+    """Its terminal event would be missed like any other."""
+    async with service(limits={"prompt_deadline_ms": 1}) as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        async with listening(up, session) as events:
+            exchange = prompt_exchange(up, session, closes_when_read=False)
+            nursery.start_soon(exchange.run)
+            await trio.sleep(0.5)
+            assert up.governor.sessions[session].log.last_id == 0
+            exchange.leave()
+            assert (await events.until("turn_error"))[-1]["data"]["code"] == "prompt_deadline_exceeded"
+
+
+async def test_a_drain_waits_for_no_receipt(autojump_clock: MockClock) -> None:
+    async with service() as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        async with listening(up, session) as events:
+            exchange = prompt_exchange(up, session, closes_when_read=False)
+            nursery.start_soon(exchange.run)
+            assert await exchange.head() == 202
+            up.governor.drain()
+            seen = await events.until("session_died")
+            assert [event["type"] for event in seen] == ["turn_error", "session_died"]
+            nursery.cancel_scope.cancel()
