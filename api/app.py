@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from werkzeug.routing import BaseConverter
+
 from .auth import Gate
 from .context import GovernorApp
 from .errors import install_error_handlers
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
 _SPARE_S = 5.0
 
 
+class Anything(BaseConverter):
+    """A part of a path that may hold slashes and begin with one: an absolute path inside of a path."""
+
+    regex = ".+?"
+    part_isolating = False
+
+
 def create_app(governor: Governor) -> GovernorApp:
     """The ASGI application of a governor. It owns no task: whoever runs the governor decides how long it lives.
 
@@ -26,6 +35,7 @@ def create_app(governor: Governor) -> GovernorApp:
     """
     app = GovernorApp(governor)
     app.url_map.merge_slashes = False  # a path that is no route is a 404, never a redirect
+    app.url_map.converters["anything"] = Anything
     # The guard bounds bodies, the server their pace; Quart's own limits would only answer in other words.
     app.config["MAX_CONTENT_LENGTH"] = None
     app.config["BODY_TIMEOUT"] = None

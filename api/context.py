@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
-from quart import current_app
+from quart import current_app, request
 from quart_trio import QuartTrio
-
-from governor.errors import InvalidRequestError
 
 from .errors import SessionIdConflictError
 from .metrics import GovernorCollector
-from .wire import WORKSPACE_CWD
+from .wire import WORKSPACE_CWD, decode_client_id
 
 if TYPE_CHECKING:
     from governor.service import Governor
@@ -49,39 +46,11 @@ class SharedSessions:
             return governor.create_session(request.model, wanted_id), False
         model = governor.model(request.model) if request.model is not None else next(iter(governor.models.values()))
         session = self._by_model.get(model.config.name)
-        if session is not None and not session.closed:
+        # One that has switched to another model is shared no more.
+        if session is not None and not session.closed and session.served is model:
             return session, True
         session = self._by_model[model.config.name] = governor.create_session(model.config.name)
         return session, False
-
-
-CLIENTS_MAX: Final = 1024
-"""Client ids that a session remembers; beyond them the one that was longest not registered is forgotten."""
-
-
-def register_client(session: Session, offered: str | None) -> str:
-    """Registers a caller on a session: under the id it offers if the session knows it, else under a new one."""
-    clients = session.clients
-    client_id = offered if offered is not None and offered in clients else f"client_{uuid.uuid4()}"
-    clients[client_id] = clients.pop(client_id, 0) + 1
-    if len(clients) > CLIENTS_MAX:
-        del clients[next(iter(clients))]
-    return client_id
-
-
-def require_registered(session: Session, client_id: str | None) -> None:
-    """Anonymous callers and registered ones pass.
-
-    Raises:
-        InvalidRequestError: `invalid_client_id`: the id is none of this session's.
-    """
-    if client_id is not None and client_id not in session.clients:
-        raise InvalidRequestError(
-            f'Client id "{client_id}" is not registered for session {session.id}',
-            code="invalid_client_id",
-            sessionId=session.id,
-            clientId=client_id,
-        )
 
 
 class GovernorApp(QuartTrio):
@@ -103,3 +72,26 @@ class GovernorApp(QuartTrio):
 def this_app() -> GovernorApp:
     """The application of the current request."""
     return cast("GovernorApp", current_app)
+
+
+def caller_id() -> str | None:
+    """The client id of the current request; None for an anonymous caller.
+
+    Raises:
+        InvalidRequestError: `invalid_client_id`: it can be none.
+    """
+    return decode_client_id(request.headers.get("X-Qwen-Client-Id"))
+
+
+def caller_of(session: Session) -> str | None:
+    """The client id of the current request, which the session must know; None for an anonymous caller.
+
+    Whoever asks this uses the session.
+
+    Raises:
+        InvalidRequestError: `invalid_client_id`: it is none of the session's.
+    """
+    client_id = caller_id()
+    session.clients.require(client_id)
+    session.touch()
+    return client_id

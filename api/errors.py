@@ -112,6 +112,20 @@ class SessionIdConflictError(CallerError):
         )
 
 
+class PromptNotFoundError(CallerError):
+    """The session knows no prompt of this id, or no longer."""
+
+    code = "prompt_not_found"
+    status = 404
+
+    def __init__(self, session_id: str, prompt_id: str) -> None:
+        super().__init__(
+            f'Prompt "{prompt_id}" not found in session "{session_id}"; of the settled ones the last 64 are known',
+            sessionId=session_id,
+            promptId=prompt_id,
+        )
+
+
 class SubscriberLimitError(RefusedError):
     """The session has as many open event streams as it may have."""
 

@@ -96,9 +96,7 @@ class Guard:
         elif scope["path"] in self.never_refused:
             await _GuardedRequest(self, scope, receive, send).run()
         elif self.in_flight >= self.max_in_flight:
-            await _GuardedRequest(self, scope, receive, send).answer(
-                TooManyRequestsInFlightError(self.max_in_flight)
-            )
+            await _GuardedRequest(self, scope, receive, send).answer(TooManyRequestsInFlightError(self.max_in_flight))
         else:
             self.in_flight += 1
             try:
@@ -122,17 +120,40 @@ def after_response(scope: Scope, callback: Callable[[], None]) -> None:
     Raises:
         LookupError: the application does not run under a `Guard`.
     """
+    _after(scope).add(callback)
+
+
+def if_lost(scope: Scope, undo: Callable[[], None]) -> None:
+    """Has `undo` run, as `after_response` does, but only if the client cannot have got the response.
+
+    Args:
+        scope: the request's ASGI scope.
+        undo: takes back what the client does not know of; it must not block.
+
+    Raises:
+        LookupError: the application does not run under a `Guard`.
+    """
+    after = _after(scope)
+    after.add(lambda: None if after.sent else undo())
+
+
+def _after(scope: Scope) -> _AfterResponse:
     after = cast("dict[str, object]", scope).get(_KEY)
     if not isinstance(after, _AfterResponse):
-        reason = "after_response needs the application to be wrapped in a Guard"
+        reason = "what is to run after a response needs the application to be wrapped in a Guard"
         raise LookupError(reason)  # noqa: TRY004  # no argument has a wrong type
-    after.add(callback)
+    return after
 
 
 class _AfterResponse:
-    """The callbacks of one request."""
+    """The callbacks of one request.
+
+    Attributes:
+        sent: the application's response was handed to the operating system as a whole.
+    """
 
     def __init__(self) -> None:
+        self.sent = False
         self._callbacks: list[Callable[[], None]] | None = []
 
     def add(self, callback: Callable[[], None]) -> None:
@@ -141,8 +162,9 @@ class _AfterResponse:
         else:
             self._callbacks.append(callback)
 
-    def finish(self) -> None:
+    def finish(self, *, sent: bool) -> None:
         callbacks, self._callbacks = self._callbacks or [], None
+        self.sent = self.sent or sent
         for callback in callbacks:
             self._run(callback)
 
@@ -157,14 +179,13 @@ class _AfterResponse:
 class _GuardedRequest:
     """One request on its way through the guard."""
 
-    def __init__(
-        self, guard: Guard, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
+    def __init__(self, guard: Guard, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         self._guard = guard
         self._scope = scope
         self._receive = receive
         self._send = send
         self._started = False
+        self._answered_here = False
         self._body_bytes = 0
         self._too_large = trio.CancelScope()
         self._after = _AfterResponse()
@@ -188,7 +209,7 @@ class _GuardedRequest:
             if not self._started:
                 await self.answer(GovernorError("Internal server error"))
         finally:
-            self._after.finish()
+            self._after.finish(sent=False)
 
     async def receive(self) -> ASGIReceiveEvent:
         """The application's `receive`; counts the body's bytes as they come."""
@@ -197,9 +218,7 @@ class _GuardedRequest:
             self._body_bytes += len(message.get("body", b""))
             if self._body_bytes > self._guard.max_body_bytes:
                 self._too_large.cancel()
-                await (
-                    trio.sleep_forever()
-                )  # ends with the cancellation: the application never sees the excess
+                await trio.sleep_forever()  # ends with the cancellation: the application never sees the excess
         return message
 
     async def send(self, message: ASGISendEvent) -> None:
@@ -215,10 +234,11 @@ class _GuardedRequest:
         # Shielded so that the server's bookkeeping is not cut short by a framework that is done; bounded.
         with trio.move_on_after(self._guard.final_send_timeout_s, shield=True):
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
-            self._after.finish()
+            self._after.finish(sent=not self._answered_here)
 
     async def answer(self, error: GovernorError) -> None:
         """Answers with `error`; closes the connection where a body may still be on its way."""
+        self._answered_here = True
         headers = [(b"content-type", b"application/json")]
         body = json.dumps(error.body()).encode()
         headers.append((b"content-length", str(len(body)).encode()))
@@ -236,9 +256,7 @@ class _GuardedRequest:
         for name, value in self._scope["headers"]:
             if name == b"content-length":
                 if not value.isdigit():
-                    return InvalidRequestError(
-                        "Content-Length must be a number", code="invalid_content_length"
-                    )
+                    return InvalidRequestError("Content-Length must be a number", code="invalid_content_length")
                 if len(value) > 18 or int(value) > self._guard.max_body_bytes:
                     return self._too_large_error()
         return None

@@ -2,8 +2,8 @@
 
 A 202 and the events of its prompt come on two connections, and a client may look at them in either order. The
 TypeScript client of qwen serve forgets a terminal event that it sees before the 202, and then waits for it until its
-stream ends. So a turn may start only when its 202 was read. HTTP has no receipt for an answer, but this comes close: the
-answer says `Connection: close`, and a client that has read it to its end closes its side of the connection.
+stream ends. So a turn may start only when its 202 was read. HTTP has no receipt for an answer, but this comes close:
+the answer says `Connection: close`, and a client that has read it to its end closes its side of the connection.
 """
 
 from __future__ import annotations

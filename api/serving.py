@@ -88,9 +88,7 @@ class ServeOptions:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be 0 to 65535, not {self.port}")
         if not (isfinite(self.graceful_timeout_s) and self.graceful_timeout_s >= 0):
-            raise ValueError(
-                f"graceful_timeout_s must be finite and not negative, not {self.graceful_timeout_s}"
-            )
+            raise ValueError(f"graceful_timeout_s must be finite and not negative, not {self.graceful_timeout_s}")
         for name in ("keep_alive_timeout_s", "max_head_bytes", "backlog"):
             value: float = getattr(self, name)
             if not (isfinite(value) and value > 0):
@@ -141,9 +139,7 @@ async def serve_http(
         with ended:
             await _serve(lifespan, _Config(options, listening), options, shutdown, ended, task_status)
         if ended.cancelled_caught:
-            _log.warning(
-                "shutdown_cut_short", grace_s=options.graceful_timeout_s, reason="the lifespan did not end"
-            )
+            _log.warning("shutdown_cut_short", grace_s=options.graceful_timeout_s, reason="the lifespan did not end")
     finally:
         for sock in listening:
             sock.close()
@@ -245,9 +241,7 @@ class _LifespanWatch:
         else:
             await self._app(scope, receive, send)
 
-    async def _run_lifespan(
-        self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
+    async def _run_lifespan(self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         serving = False
 
         async def watched_send(message: ASGISendEvent) -> None:

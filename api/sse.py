@@ -12,12 +12,14 @@ import trio
 from quart.wrappers.response import ResponseBody
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from governor.session import EventStream
 
 GREETING: Final = b"retry: 3000\n\n"
 HEARTBEAT: Final = b": heartbeat\n\n"
+_REPLAYED: Final = b"event: replay_complete\n"
 
 
 class EventBody(ResponseBody):
@@ -27,12 +29,24 @@ class EventBody(ResponseBody):
         stream: the subscription. It is closed when the body ends, in whatever way.
         heartbeat_s: after so many seconds without an event a comment is sent, so that nobody between the two
             takes the connection for dead, and a client that is gone is noticed.
+        snapshot: makes a frame that is sent between what is replayed and what happens; None for no such frame.
+        replays: something is replayed, if only its end.
     """
 
-    def __init__(self, stream: EventStream, *, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        stream: EventStream,
+        *,
+        heartbeat_s: float,
+        snapshot: Callable[[], bytes] | None = None,
+        replays: bool = False,
+    ) -> None:
         self._stream = stream
         self._heartbeat_s = heartbeat_s
-        self._greeted = False
+        self._snapshot = snapshot
+        self._next = [GREETING]
+        if not replays:
+            self._add_snapshot()
 
     async def __aenter__(self) -> EventBody:
         return self
@@ -46,12 +60,18 @@ class EventBody(ResponseBody):
         return self
 
     async def __anext__(self) -> bytes:
-        if not self._greeted:
-            self._greeted = True
-            return GREETING
+        if self._next:
+            return self._next.pop(0)
         with trio.move_on_after(self._heartbeat_s):
             frame = await self._stream.next_frame()
             if frame is None:
                 raise StopAsyncIteration
+            if frame.id is None and frame.data.startswith(_REPLAYED):
+                self._add_snapshot()
             return frame.data
         return HEARTBEAT
+
+    def _add_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._next.append(self._snapshot())
+            self._snapshot = None

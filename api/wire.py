@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 WORKSPACE_CWD: Final = "/"
 """Stands where the protocol names a folder: a governor has models, and no folders."""
+DISPLAY_NAME_CHARS_MAX: Final = 256
+BRANCH_NAME_CHARS_MAX: Final = 200
+PAGE_SIZE: Final = 20
+PAGE_SIZE_MAX: Final = 1000
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _EPOCH = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CURSOR_MAX = 2**53 - 1
 _MAX_QUEUED = range(16, 2049)
 
@@ -51,10 +57,12 @@ class PromptRequest:
     Attributes:
         text: the text blocks, joined by line breaks.
         deadline_ms: the caller's own deadline.
+        retry: the text was told by the prompt before, whose turn failed.
     """
 
     text: str
     deadline_ms: int | None
+    retry: bool
 
 
 def decode_object(content_type: str | None, body: bytes) -> dict[str, JsonValue]:
@@ -92,9 +100,7 @@ def decode_create(body: dict[str, JsonValue]) -> CreateRequest:
         session_id = session_id.lower() if isinstance(session_id, str) else ""
         if not _UUID.fullmatch(session_id):
             raise InvalidRequestError("sessionId must be a UUID of version 1 to 5", code="invalid_session_id")
-    cwd = body.get("cwd")
-    if cwd is not None and not (isinstance(cwd, str) and cwd.startswith("/")):
-        raise InvalidRequestError("cwd must be an absolute path; it may be left out", code="invalid_cwd")
+    check_cwd(body.get("cwd"))
     model = body.get("modelServiceId")
     if model is not None and not isinstance(model, str):
         raise InvalidRequestError(
@@ -102,6 +108,96 @@ def decode_create(body: dict[str, JsonValue]) -> CreateRequest:
             code="invalid_model_service_id",
         )
     return CreateRequest(model=model, session_id=session_id, shared=scope != "thread" and session_id is None)
+
+
+def check_cwd(cwd: JsonValue) -> None:
+    """What stands for a folder must look like one; which one it is does not matter.
+
+    Raises:
+        InvalidRequestError: `invalid_cwd`.
+    """
+    if cwd is not None and not (isinstance(cwd, str) and cwd.startswith("/")):
+        raise InvalidRequestError("cwd must be an absolute path; it may be left out", code="invalid_cwd")
+
+
+def _detail_mode(body: dict[str, JsonValue], key: str, *, code: str) -> None:
+    """Both modes are accepted; for turns that are nothing but text they are the same."""
+    if body.get(key) not in (None, "full", "summary"):
+        raise InvalidRequestError(f'{key} must be "full" or "summary"', code=code)
+
+
+def check_restore(body: dict[str, JsonValue]) -> None:
+    """Checks the body of `POST /session/:id/load` and `/resume`, in which nothing changes the answer.
+
+    Raises:
+        InvalidRequestError: `invalid_cwd`, `invalid_live_replay_mode`, `invalid_compacted_replay_mode`.
+    """
+    check_cwd(body.get("cwd"))
+    _detail_mode(body, "liveReplayMode", code="invalid_live_replay_mode")
+    _detail_mode(body, "compactedReplayMode", code="invalid_compacted_replay_mode")
+
+
+def decode_model_id(body: dict[str, JsonValue]) -> str:
+    """The body of `POST /session/:id/model`: the public name of a model.
+
+    Raises:
+        InvalidRequestError: `invalid_model_id`.
+    """
+    model = body.get("modelId")
+    if not isinstance(model, str) or not model:
+        raise InvalidRequestError("`modelId` is required and must be a non-empty string", code="invalid_model_id")
+    return model
+
+
+def decode_display_name(body: dict[str, JsonValue]) -> str | None:
+    """The body of `PATCH /session/:id/metadata`: the new name, cut at 256 characters; None to change nothing.
+
+    Raises:
+        InvalidRequestError: `invalid_metadata`.
+    """
+    name = body.get("displayName")
+    if name is None:
+        return None
+    problem = None
+    if not isinstance(name, str):
+        problem = "must be a string"
+    elif _CONTROL.search(name):
+        problem = "must not contain control characters"
+    elif not name.strip():
+        problem = "must not be empty"
+    elif _SURROGATE.search(name):
+        problem = "must be Unicode text, without halves of surrogate pairs"
+    if problem is not None or not isinstance(name, str):
+        raise InvalidRequestError(f"`displayName` {problem}", code="invalid_metadata", field="displayName")
+    return name[:DISPLAY_NAME_CHARS_MAX]
+
+
+def decode_branch_name(body: dict[str, JsonValue]) -> str | None:
+    """The body of `POST /session/:id/branch`: the new session's name, without control characters; None for none.
+
+    Raises:
+        InvalidRequestError: `branch_point_invalid`: a branch from somewhere in the past is asked for.
+    """
+    if body.get("atRecordId") is not None:
+        raise InvalidRequestError(
+            "A session can be branched where it is now only; leave `atRecordId` out", code="branch_point_invalid"
+        )
+    name = body.get("name")
+    if not isinstance(name, str):
+        return None
+    return _SURROGATE.sub("", _CONTROL.sub("", name))[:BRANCH_NAME_CHARS_MAX] or None
+
+
+def decode_page(size: str | None, cursor: str | None) -> tuple[int, int | None]:
+    """The query of a list of sessions: how many, and the number of the last one that was seen before.
+
+    Raises:
+        InvalidRequestError: `invalid_cursor`. A size that is none counts as the default.
+    """
+    wanted = int(size) if size is not None and _DIGITS.fullmatch(size) else PAGE_SIZE
+    if cursor is not None and not _DIGITS.fullmatch(cursor):
+        raise InvalidRequestError("cursor must be the nextCursor of an earlier answer", code="invalid_cursor")
+    return max(1, min(PAGE_SIZE_MAX, wanted)), int(cursor) if cursor is not None else None
 
 
 def decode_prompt(body: dict[str, JsonValue], *, max_prompt_bytes: int) -> PromptRequest:
@@ -116,9 +212,7 @@ def decode_prompt(body: dict[str, JsonValue], *, max_prompt_bytes: int) -> Promp
             `invalid_prompt_text`, `invalid_deadline_ms`.
         PromptTooLargeError: the text is larger than allowed.
     """
-    mode = body.get("eventDetailMode")
-    if mode is not None and not isinstance(mode, str):
-        raise InvalidRequestError("eventDetailMode must be a string", code="invalid_event_detail_mode")
+    _detail_mode(body, "eventDetailMode", code="invalid_event_detail_mode")
     blocks = body.get("prompt")
     if not isinstance(blocks, list) or not blocks:
         raise InvalidRequestError(
@@ -127,7 +221,7 @@ def decode_prompt(body: dict[str, JsonValue], *, max_prompt_bytes: int) -> Promp
         )
     text = "\n".join(_text_of(position, block) for position, block in enumerate(blocks))
     _check_text(text, max_prompt_bytes)
-    return PromptRequest(text=text, deadline_ms=_deadline(body.get("deadlineMs")))
+    return PromptRequest(text=text, deadline_ms=_deadline(body.get("deadlineMs")), retry=body.get("retry") is True)
 
 
 def _text_of(position: int, block: JsonValue) -> str:

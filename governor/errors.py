@@ -16,6 +16,7 @@ expected and what to do.
     │   ├── PromptQueueFullError
     │   ├── CreditQueueFullError
     │   ├── CreditWaitTimeoutError
+    │   ├── BranchWaitError
     │   ├── SessionLimitError
     │   └── DrainingError
     ├── BackendError           the backend did not answer, or not with a result                 5xx
@@ -178,6 +179,20 @@ class CreditWaitTimeoutError(RefusedError):
             f'No slot of model "{model}" came free within {waited_ms} ms; retry later',
             model=model,
             waitedMs=waited_ms,
+        )
+
+
+class BranchWaitError(RefusedError):
+    """S5: the prompts that were accepted before a branch did not settle in time."""
+
+    code = "branch_while_prompt_active"
+    status = 409
+
+    def __init__(self, session_id: str, waited_s: float) -> None:
+        super().__init__(
+            f'Prompts of session "{session_id}" were still pending after {waited_s:g} s, and a branch comes after '
+            "them; cancel them or retry later",
+            sessionId=session_id,
         )
 
 

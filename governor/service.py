@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from dataclasses import dataclass
@@ -70,7 +71,9 @@ class Governor:
         self.draining = False
         self.prompts_admitted = 0
         self.prompts_refused = 0
-        self._now_ms = now_ms
+        self._numbers = itertools.count(1)
+        self._closed_active_s: float | None = None
+        self.now_ms = now_ms
         self._make_port = make_port
         self._turns: trio.Nursery | None = None
         self.backends = {backend.name: Backend(backend, check) for backend in config.backends}
@@ -130,15 +133,23 @@ class Governor:
             identity.drain()
 
     async def _close_idle_sessions(self) -> None:
-        idle_s = self.config.limits.session_idle_timeout_ms / 1000
+        limits = self.config.limits
+        idle_s, detached_s = limits.session_idle_timeout_ms / 1000, limits.session_detached_timeout_ms / 1000
         while True:
-            await trio.sleep(max(1.0, idle_s / 30))
-            too_old_s = trio.current_time() - idle_s
+            await trio.sleep(max(1.0, min(idle_s, detached_s) / 30))
+            now_s = trio.current_time()
             for session in list(self.sessions.values()):
-                unused = not session.pending_count and not session.log.subscriber_count
-                if unused and session.last_active_s < too_old_s:
-                    _log.info("session_idle", session=session.id)
-                    self.close_session(session.id)
+                if session.pending_count or session.log.subscriber_count:
+                    continue
+                unused_s = now_s - session.last_active_s
+                if unused_s > idle_s:
+                    self._close_unused(session, "idle_timeout")
+                elif session.clients.abandoned and unused_s > detached_s:
+                    self._close_unused(session, "last_client_detached")
+
+    def _close_unused(self, session: Session, reason: str) -> None:
+        _log.info("session_unused", session=session.id, reason=reason)
+        self.close_session(session.id, reason=reason)
 
     # Sessions
 
@@ -155,7 +166,14 @@ class Governor:
         if len(self.sessions) >= self.config.limits.max_sessions:
             raise SessionLimitError(self.config.limits.max_sessions)
         served = self.model(model) if model is not None else next(iter(self.models.values()))
-        session = Session(session_id or str(uuid.uuid4()), served, self.config.limits, self._turns, self._now_ms)
+        session = Session(
+            session_id or str(uuid.uuid4()),
+            served,
+            self.config.limits,
+            self._turns,
+            self.now_ms,
+            number=next(self._numbers),
+        )
         self.sessions[session.id] = session
         return session
 
@@ -173,14 +191,29 @@ class Governor:
             raise DrainingError
         raise SessionNotFoundError(session_id)
 
-    def close_session(self, session_id: str) -> None:
+    def close_session(self, session_id: str, *, reason: str = "client_close", closed_by: str | None = None) -> None:
         """Closes a session; its pending prompts get their terminal event.
 
+        Args:
+            session_id: which.
+            reason: told to its subscribers.
+            closed_by: client id of whoever asked for it.
+
         Raises:
+            DrainingError: the governor accepts nothing more.
             SessionNotFoundError: there is none.
         """
-        self.session(session_id).close()
+        session = self.session(session_id)
+        session.close(reason=reason, closed_by=closed_by)
+        self._closed_active_s = max(session.last_active_s, self._closed_active_s or 0.0)
         del self.sessions[session_id]
+
+    def idle_ms(self) -> int | None:
+        """Milliseconds since any session was last used; None if there was none."""
+        used_s = [session.last_active_s for session in self.sessions.values()]
+        if self._closed_active_s is not None:
+            used_s.append(self._closed_active_s)
+        return int((trio.current_time() - max(used_s)) * 1000) if used_s else None
 
     # Models
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from governor.core.events import EventLog, SubscriberLimits
+from governor.clients import Clients
+from governor.core.events import SubscriberLimits
 from governor.core.prompts import Outcome, Prompt, PromptQueue, PromptState
 from governor.errors import (
     GovernorError,
@@ -22,15 +23,21 @@ from governor.errors import (
     SessionNotFoundError,
     ShutdownError,
 )
+from governor.history import TurnHistory, TurnRecord, error_fields
+from governor.journal import SessionLog
+from governor.places import Places
+from governor.stream import EventStream
 from governor.turn import run_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from governor.config import LimitsConfig
-    from governor.core.events import Frame, Subscription
     from governor.errors import JsonValue
+    from governor.journal import Kept
     from governor.turn import ServedModel
+
+__all__ = ["Admission", "EventStream", "Session"]
 
 _log = structlog.get_logger(__name__)
 _GATE_S_MAX = 5.0
@@ -56,55 +63,13 @@ class _Turn:
     """A pending prompt and what runs for it."""
 
     prompt: Prompt
-    text: str
-    originator: str | None
+    record: TurnRecord
+    retry: bool
+    silent: bool = False
     gate: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     deadline_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     cancel_announced: bool = False
-
-
-class EventStream:
-    """One subscriber's view of a session's events, to be closed when done."""
-
-    def __init__(
-        self,
-        log: EventLog,
-        limits: SubscriberLimits,
-        *,
-        after_id: int | None,
-        epoch: str | None,
-        on_close: Callable[[], None],
-    ) -> None:
-        self._log = log
-        self._on_close = on_close
-        self._woken = trio.Event()
-        self._subscription: Subscription = log.subscribe(self._wake, limits=limits, after_id=after_id, epoch=epoch)
-
-    @property
-    def evicted(self) -> bool:
-        """The reader was too slow; after the notice nothing more comes."""
-        return self._subscription.evicted
-
-    async def next_frame(self) -> Frame | None:
-        """The next frame; None when the session is over or the reader was evicted. Cancelled, it takes none."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            frame = self._subscription.take()
-            if frame is not None:
-                return frame
-            if self._subscription.closed:
-                return None
-            self._woken = trio.Event()
-            await self._woken.wait()
-
-    def close(self) -> None:
-        """Ends the subscription. Synchronous, any number of times."""
-        self._log.unsubscribe(self._subscription)
-        self._on_close()
-
-    def _wake(self) -> None:
-        self._woken.set()
 
 
 class Session:
@@ -116,6 +81,13 @@ class Session:
         limits: bounds on prompts, answers and subscribers.
         nursery: owns the session's turns; outlives the session.
         now_ms: wall-clock time in Unix milliseconds, for event timestamps.
+
+    Attributes:
+        number: tells the order in which a governor's sessions were made.
+        display_name: what its callers call it.
+        clients: who uses it.
+        history: what became of its prompts.
+        log: what was told of them.
     """
 
     def __init__(
@@ -125,24 +97,31 @@ class Session:
         limits: LimitsConfig,
         nursery: trio.Nursery,
         now_ms: Callable[[], int],
+        *,
+        number: int = 0,
     ) -> None:
         self.id = session_id
+        self.number = number
+        self.display_name: str | None = None
         self.served = served
         self.created_at_ms = now_ms()
         self.last_active_s = trio.current_time()
         self.closed = False
-        self.clients: dict[str, int] = {}
+        self.clients = Clients(session_id)
+        self.history = TurnHistory()
         self._limits = limits
         self._nursery = nursery
         self._now_ms = now_ms
         self._queue = PromptQueue(session_id, limits.max_pending_prompts_per_session)
         self._turns: dict[str, _Turn] = {}
-        self.log = EventLog(
+        self._idle_cancel_told = False
+        self.log = SessionLog(
             str(uuid.uuid4()),
             ring_size=limits.event_ring_size,
             ring_bytes=limits.event_ring_bytes,
             max_subscribers=limits.max_subscribers_per_session,
         )
+        self._places = Places(self.log.keep)
 
     @property
     def pending_count(self) -> int:
@@ -157,7 +136,13 @@ class Session:
     # Prompts
 
     def admit(
-        self, text: str, *, deadline_ms: int | None = None, originator: str | None = None, cancelled: bool = False
+        self,
+        text: str,
+        *,
+        deadline_ms: int | None = None,
+        originator: str | None = None,
+        retry: bool = False,
+        cancelled: bool = False,
     ) -> Admission:
         """Accepts a prompt in one synchronous step (S2). Its turn begins when `let_start` is called.
 
@@ -165,6 +150,7 @@ class Session:
             text: what the model gets.
             deadline_ms: the caller's own deadline, bounded by the operator's; without the operator's there is none.
             originator: client id, copied into the prompt's events.
+            retry: if the turn before this one failed, the text was told by that one and is not told again.
             cancelled: the caller has already cancelled.
 
         Raises:
@@ -176,12 +162,13 @@ class Session:
             raise SessionNotFoundError(self.id, closing=True)
         admission = Admission(str(uuid.uuid4()), self.log.last_id, self.log.epoch)
         prompt = self._queue.admit(admission.prompt_id, trio.current_time(), cancelled=cancelled)
-        turn = _Turn(prompt, text, originator)
+        now_ms = self._now_ms()
+        turn = _Turn(prompt, self.history.admit(prompt.id, text, now_ms, originator), retry)
         self._turns[prompt.id] = turn
-        self._touch()
+        self._idle_cancel_told = False
+        self.touch()
         if prompt.queued_at_admission:
-            queued: dict[str, JsonValue] = {"text": text, "queuedAt": self._now_ms()}
-            self._publish(turn, "pending_prompt_added", queued)
+            self._publish(turn, "pending_prompt_added", {"text": text, "queuedAt": now_ms})
         limit_ms = self._limits.prompt_deadline_ms
         if limit_ms is not None:
             effective_ms = min(limit_ms, deadline_ms) if deadline_ms is not None else limit_ms
@@ -196,30 +183,78 @@ class Session:
             turn.gate.set()
 
     def cancel(self, originator: str | None = None) -> None:
-        """Ends the running prompt for its caller; its claim goes on. Queued prompts remain."""
-        running = self._queue.running
-        if running is None:
-            self.log.publish(
-                "prompt_cancelled", {"sessionId": self.id}, timestamp_ms=self._now_ms(), originator=originator
-            )
-            return
-        self._cancel_turn(self._turns[running.id])
+        """Ends the running prompt for its caller; its claim goes on. Queued prompts remain.
 
-    def remove(self, prompt_id: str) -> bool:
+        Args:
+            originator: client id of whoever cancels.
+        """
+        running = self._queue.running
+        if running is not None:
+            self._cancel_turn(self._turns[running.id], originator)
+        elif not self._idle_cancel_told:
+            self._idle_cancel_told = True
+            self.announce("prompt_cancelled", {}, originator)
+
+    def remove(self, prompt_id: str, originator: str | None = None) -> bool:
         """Takes one pending prompt out, queued or running. Returns False if it is not pending."""
         turn = self._turns.get(prompt_id)
         if turn is None:
             return False
-        self._cancel_turn(turn, removed=turn.prompt.state is PromptState.QUEUED)
+        self._cancel_turn(turn, originator, removed=turn.prompt.state is PromptState.QUEUED)
         return True
 
-    def close(self) -> None:
-        """The client closes the session: every pending prompt gets its terminal event, then the stream ends."""
-        self._end(SessionClosedError(), "session_closed", {"sessionId": self.id, "reason": "client_close"})
+    # The session itself
+
+    def announce(
+        self,
+        event_type: str,
+        data: dict[str, JsonValue],
+        originator: str | None = None,
+        prompt_id: str | None = None,
+    ) -> None:
+        """Publishes an event, with this session's id in its data."""
+        self.log.publish(
+            event_type,
+            {"sessionId": self.id, **data},
+            timestamp_ms=self._now_ms(),
+            prompt_id=prompt_id,
+            originator=originator,
+        )
+
+    def rename(self, display_name: str, originator: str | None = None) -> None:
+        """Callers see this name from now on."""
+        if display_name != self.display_name:
+            self.display_name = display_name
+            self.announce(
+                "session_metadata_updated", {"displayName": display_name, "titleSource": "manual"}, originator
+            )
+
+    def switch_model(self, served: ServedModel, originator: str | None = None) -> None:
+        """Turns that begin from now on go to this model; one that runs stays where it is."""
+        self.served = served
+        self.announce("model_switched", {"modelId": served.config.name}, originator)
+
+    def heartbeat(self) -> int:
+        """A caller is there, so the session is in use. Returns the moment in Unix milliseconds."""
+        self.touch()
+        now_ms = self._now_ms()
+        self.clients.seen(now_ms)
+        return now_ms
+
+    def touch(self) -> None:
+        """Somebody has used the session just now."""
+        self.last_active_s = trio.current_time()
+
+    def close(self, *, reason: str = "client_close", closed_by: str | None = None) -> None:
+        """Ends the session: every pending prompt gets its terminal event, then the streams end."""
+        data: dict[str, JsonValue] = {"reason": reason}
+        if closed_by is not None:
+            data["closedBy"] = closed_by
+        self._end(SessionClosedError(), "session_closed", data)
 
     def die(self, reason: str) -> None:
         """The governor ends the session."""
-        self._end(ShutdownError(), "session_died", {"sessionId": self.id, "reason": reason})
+        self._end(ShutdownError(), "session_died", {"reason": reason})
 
     def subscribe(self, *, after_id: int | None, epoch: str | None, max_frames: int | None = None) -> EventStream:
         """A new subscriber.
@@ -231,18 +266,29 @@ class Session:
             frames=max_frames if max_frames is not None else self._limits.subscriber_queue_frames,
             bytes=self._limits.subscriber_queue_bytes,
         )
-        self._touch()
-        return EventStream(self.log, limits, after_id=after_id, epoch=epoch, on_close=self._touch)
+        self.touch()
+        return EventStream(self.log, limits, after_id=after_id, epoch=epoch, on_close=self.touch)
 
-    def _touch(self) -> None:
-        self.last_active_s = trio.current_time()
+    async def after_pending(self) -> Kept:
+        """What is told of the session once every prompt that is pending now has settled (S5).
+
+        Raises:
+            SessionNotFoundError: the session was closed before.
+        """
+        kept = await self._places.take(self._turns)
+        if self.closed:
+            raise SessionNotFoundError(self.id, closing=True)
+        return kept
 
     # One turn
 
     def _start_next(self) -> None:
         prompt = self._queue.start_next()
         if prompt is not None:
-            self._nursery.start_soon(self._run, self._turns[prompt.id], name=f"turn {prompt.id}")
+            turn = self._turns[prompt.id]
+            turn.silent = turn.retry and self.history.last_error is not None
+            self.history.start(turn.record, self._now_ms())
+            self._nursery.start_soon(self._run, turn, name=f"turn {prompt.id}")
 
     async def _run(self, turn: _Turn) -> None:
         with turn.scope:
@@ -254,17 +300,19 @@ class Session:
 
     async def _answer(self, turn: _Turn) -> GovernorError | None:
         """Everything of a turn but its terminal event; returns why there is no whole answer."""
+        text = turn.record.text
         try:
             if turn.prompt.queued_at_admission:
-                self._publish(turn, "pending_prompt_started", {"text": turn.text})
-            self._publish_chunk(turn, "user_message_chunk", turn.text, echo=True)
+                self._publish(turn, "pending_prompt_started", {"text": text})
+            if not turn.silent:
+                self._publish_chunk(turn, "user_message_chunk", text)
             await run_turn(
                 self.served,
-                turn.text,
+                text,
                 key=self.id,
                 request_id=turn.prompt.id,
                 max_answer_bytes=self._limits.max_answer_bytes,
-                emit=lambda text: self._publish_chunk(turn, "agent_message_chunk", text),
+                emit=lambda piece: self._publish_chunk(turn, "agent_message_chunk", piece),
             )
         except GovernorError as error:
             return error
@@ -283,10 +331,9 @@ class Session:
         with trio.move_on_after(_GATE_S_MAX):
             await turn.gate.wait()
 
-    def _cancel_turn(self, turn: _Turn, *, removed: bool = False) -> None:
-        if not removed and not turn.cancel_announced:
-            turn.cancel_announced = True
-            self._publish(turn, "prompt_cancelled", {})
+    def _cancel_turn(self, turn: _Turn, originator: str | None, *, removed: bool = False) -> None:
+        if not removed:
+            self.announce("prompt_cancelled", {"promptId": turn.prompt.id}, originator, turn.prompt.id)
         self._settle(turn, Outcome.CANCELLED, removed=removed)
 
     def _settle(
@@ -295,19 +342,19 @@ class Session:
         """Ends a prompt for its caller, once (S3, S7)."""
         if turn.prompt.state is PromptState.SETTLED:
             return
+        self.history.settle(turn.record, outcome, error, self._now_ms())
         if error is not None:
-            failed: dict[str, JsonValue] = {"message": error.message, "code": error.code}
-            self._publish(turn, "turn_error", failed)
+            self._publish(turn, "turn_error", error_fields(error))
         else:
-            stop_reason = "cancelled" if outcome is Outcome.CANCELLED else "end_turn"
-            self._publish(turn, "turn_complete", {"stopReason": stop_reason})
+            self._publish(turn, "turn_complete", _completion(turn.record))
         if turn.prompt.queued_at_admission or removed:
             self._publish(turn, "pending_prompt_completed", {"state": "removed" if removed else "completed"})
         self._queue.settle(turn.prompt, outcome)
         del self._turns[turn.prompt.id]
         turn.scope.cancel()
         turn.deadline_scope.cancel()
-        self._touch()
+        self.touch()
+        self._places.settled(turn.prompt.id)
         if not self.closed:
             self._start_next()
 
@@ -317,30 +364,29 @@ class Session:
         self.closed = True
         for turn in list(self._turns.values()):
             self._settle(turn, Outcome.FAILED, error)
-        self.log.publish(event_type, data, timestamp_ms=self._now_ms())
+        self.announce(event_type, data)
         self.log.close()
 
     # Events
 
     def _publish(self, turn: _Turn, event_type: str, data: dict[str, JsonValue]) -> None:
-        self.log.publish(
-            event_type,
-            {"sessionId": self.id, "promptId": turn.prompt.id, **data},
-            timestamp_ms=self._now_ms(),
-            prompt_id=turn.prompt.id,
-            originator=turn.originator,
-        )
+        self.announce(event_type, {"promptId": turn.prompt.id, **data}, turn.record.originator, turn.prompt.id)
 
-    def _publish_chunk(self, turn: _Turn, variant: str, text: str, *, echo: bool = False) -> None:
+    def _publish_chunk(self, turn: _Turn, variant: str, text: str) -> None:
         if turn.prompt.state is PromptState.SETTLED:
             return  # nothing of a turn follows its terminal event, even if its task has not noticed yet
         update: dict[str, JsonValue] = {"sessionUpdate": variant, "content": {"type": "text", "text": text}}
-        if echo:
+        if variant == "user_message_chunk":
             update["_meta"] = {"serverTimestamp": self._now_ms(), "source": "bridge-echo"}
-        self.log.publish(
-            "session_update",
-            {"sessionId": self.id, "update": update},
-            timestamp_ms=self._now_ms(),
-            prompt_id=turn.prompt.id,
-            originator=turn.originator,
-        )
+        else:
+            turn.record.say(text)
+        self.announce("session_update", {"update": update}, turn.record.originator, turn.prompt.id)
+
+
+def _completion(record: TurnRecord) -> dict[str, JsonValue]:
+    """What `turn_complete` tells."""
+    told: dict[str, JsonValue] = {"stopReason": record.stop_reason}
+    if record.outcome is Outcome.CANCELLED and record.started_at_ms is not None and record.ended_at_ms is not None:
+        elapsed_ms = record.ended_at_ms - record.started_at_ms
+        told["promptCancelled"] = {"cancelledAt": record.ended_at_ms, "elapsedMs": elapsed_ms}
+    return told

@@ -2,9 +2,10 @@
 
 from .events import blueprint as events
 from .prompts import blueprint as prompts
+from .restore import blueprint as restore
 from .service import blueprint as service
 from .sessions import blueprint as sessions
 
-BLUEPRINTS = (service, sessions, prompts, events)
+BLUEPRINTS = (service, sessions, restore, prompts, events)
 
 __all__ = ["BLUEPRINTS"]

@@ -1,19 +1,23 @@
-"""Prompts: accept, cancel."""
+"""Prompts: accept, cancel, look at the queue, take one out, and what became of each."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response, request
 
 from governor.errors import PromptQueueFullError
 
 from ..body import json_object
-from ..context import require_registered, this_app
-from ..errors import empty_response, json_response
+from ..context import caller_of, this_app
+from ..errors import PromptNotFoundError, empty_response, json_response
 from ..guard import after_response
 from ..receipts import ask_for_receipt
-from ..wire import decode_client_id, decode_prompt
+from ..wire import decode_prompt
+
+if TYPE_CHECKING:
+    from governor.errors import JsonValue
 
 blueprint = Blueprint("prompts", __name__)
 
@@ -25,11 +29,10 @@ async def prompt(session_id: str) -> Response:
     body = await json_object()
     session = governor.session(session_id)
     wanted = decode_prompt(body, max_prompt_bytes=governor.config.limits.max_prompt_bytes)
-    client_id = decode_client_id(request.headers.get("X-Qwen-Client-Id"))
-    require_registered(session, client_id)
+    client_id = caller_of(session)
     # From here to the answer there is no checkpoint: what is admitted gets its 202 (S2).
     try:
-        admission = session.admit(wanted.text, deadline_ms=wanted.deadline_ms, originator=client_id)
+        admission = session.admit(wanted.text, deadline_ms=wanted.deadline_ms, originator=client_id, retry=wanted.retry)
     except PromptQueueFullError:
         governor.prompts_refused += 1
         raise
@@ -51,7 +54,44 @@ async def prompt(session_id: str) -> Response:
 async def cancel(session_id: str) -> Response:
     """Cancels the running prompt, if there is one; queued prompts remain."""
     session = this_app().governor.session(session_id)
-    client_id = decode_client_id(request.headers.get("X-Qwen-Client-Id"))
-    require_registered(session, client_id)
-    session.cancel(client_id)
+    session.cancel(caller_of(session))
     return empty_response(204)
+
+
+@blueprint.get("/session/<session_id>/pending-prompts")
+async def pending_prompts(session_id: str) -> Response:
+    """Accepted and not yet settled prompts, in order."""
+    session = this_app().governor.session(session_id)
+    caller_of(session)
+    pending: list[JsonValue] = [record.pending() for record in session.history.pending]
+    return json_response({"pendingPrompts": pending})
+
+
+@blueprint.delete("/session/<session_id>/pending-prompts/<prompt_id>")
+async def remove_pending_prompt(session_id: str, prompt_id: str) -> Response:
+    """Takes one prompt out of the queue, or cancels it if it runs."""
+    session = this_app().governor.session(session_id)
+    client_id = caller_of(session)
+    return json_response({"removed": session.remove(prompt_id, client_id)})
+
+
+@blueprint.get("/session/<session_id>/turns/current")
+async def current_turn(session_id: str) -> Response:
+    """The running prompt, else the next one, else the last one that settled."""
+    session = this_app().governor.session(session_id)
+    caller_of(session)
+    record = session.history.current()
+    if record is None:
+        return json_response({"sessionId": session.id, "state": "idle"})
+    return json_response(record.status(session.id))
+
+
+@blueprint.get("/session/<session_id>/turns/<prompt_id>")
+async def turn(session_id: str, prompt_id: str) -> Response:
+    """One prompt, pending or among the last that settled."""
+    session = this_app().governor.session(session_id)
+    caller_of(session)
+    record = session.history.get(prompt_id)
+    if record is None:
+        raise PromptNotFoundError(session.id, prompt_id)
+    return json_response(record.status(session.id))

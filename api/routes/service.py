@@ -6,42 +6,39 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
 from governor.errors import BackendUnavailableError
 
 from ..context import this_app
 from ..errors import empty_response, error_response, json_response
+from ..features import MODE, PROTOCOL_VERSIONS, features, limits
 from ..health import readiness
+from ..status import daemon_status, deep_health
 from ..wire import WORKSPACE_CWD
 
 if TYPE_CHECKING:
-    from governor.config import Config
     from governor.errors import JsonValue
 
 blueprint = Blueprint("service", __name__)
 
-_FEATURES = (
-    "health",
-    "capabilities",
-    "session_create",
-    "session_id_override",
-    "session_scope_override",
-    "session_prompt",
-    "non_blocking_prompt",
-    "session_cancel",
-    "session_events",
-    "session_close",
-    "slow_client_warning",
-    "typed_event_schema",
-    "client_identity",
-)
-
 
 @blueprint.get("/health")
 async def health() -> Response:
-    """The process answers."""
-    return json_response({"status": "ok"})
+    """The process answers; with `deep`, also how much it does."""
+    told: dict[str, JsonValue] = {"status": "ok"}
+    if request.args.get("deep") in {"1", "true"}:
+        governor = this_app().governor
+        told |= deep_health(governor, governor.now_ms())
+    return json_response(told)
+
+
+@blueprint.get("/daemon/status")
+async def status() -> Response:
+    """See `daemon_status`."""
+    governor = this_app().governor
+    full = request.args.get("detail") == "full"
+    return json_response(daemon_status(governor, governor.now_ms(), None, full=full))
 
 
 @blueprint.get("/healthz")
@@ -71,30 +68,16 @@ async def capabilities() -> Response:
     return json_response(
         {
             "v": 1,
-            "protocolVersions": {"current": "v1", "supported": ["v1"]},
+            "protocolVersions": PROTOCOL_VERSIONS,
             "governorVersion": version("triton-governor"),
-            "mode": "http-bridge",
-            "features": _features(config),
+            "mode": MODE,
+            "features": features(config),
             "modelServices": services,
             "workspaceCwd": WORKSPACE_CWD,
             "transports": ["rest"],
-            "limits": {
-                "maxPendingPromptsPerSession": config.limits.max_pending_prompts_per_session,
-                "maxTotalSessions": config.limits.max_sessions,
-                "maxPromptBytes": config.limits.max_prompt_bytes,
-                "promptDeadlineMs": config.limits.prompt_deadline_ms,
-            },
+            "limits": limits(config),
         }
     )
-
-
-def _features(config: Config) -> list[JsonValue]:
-    features: list[JsonValue] = [*_FEATURES]
-    if config.tokens.api is not None:
-        features.append("require_auth")
-    if config.limits.prompt_deadline_ms is not None:
-        features.append("prompt_absolute_deadline")
-    return features
 
 
 @blueprint.get("/v2/health/live")

@@ -1,19 +1,25 @@
-"""Sessions: create or attach, close."""
+"""Sessions: create or attach, detach, close, and what they say about themselves."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response, request
 
+from governor.errors import UnknownModelError
+
 from ..body import json_object
-from ..context import register_client, this_app
+from ..context import caller_id, caller_of, this_app
 from ..errors import empty_response, json_response
-from ..wire import WORKSPACE_CWD, decode_client_id, decode_create
+from ..guard import if_lost
+from ..views import opened, summary
+from ..wire import check_cwd, decode_create, decode_display_name, decode_model_id, decode_page
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
+    from governor.service import Governor
+    from governor.session import Session
 
 blueprint = Blueprint("sessions", __name__)
 
@@ -22,26 +28,102 @@ blueprint = Blueprint("sessions", __name__)
 async def create_session() -> Response:
     """Makes a session for a model, or attaches to the one that its callers share."""
     wanted = decode_create(await json_object())
-    offered = decode_client_id(request.headers.get("X-Qwen-Client-Id"))
-    session, attached = this_app().shared_sessions.open(wanted)
-    created_at = datetime.fromtimestamp(session.created_at_ms / 1000, UTC)
-    body: dict[str, JsonValue] = {
-        "sessionId": session.id,
-        "workspaceCwd": WORKSPACE_CWD,
-        "attached": attached,
-        "clientId": register_client(session, offered),
-        "createdAt": created_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "modelServiceId": session.served.config.name,
-    }
-    if attached:
-        body |= {"hasActivePrompt": session.has_active_prompt, "hasRunningBackgroundTasks": False}
-    elif wanted.model is not None:
+    offered = caller_id()
+    app = this_app()
+    session, attached = app.shared_sessions.open(wanted)
+    client_id = session.clients.register(offered)
+    session.touch()
+    if_lost(request.scope, partial(forget, app.governor, session, client_id, made=not attached))
+    body = opened(session, client_id, attached=attached)
+    if wanted.model is not None and not attached:
         body["modelApplied"] = True
     return json_response(body)
+
+
+def forget(governor: Governor, session: Session, client_id: str, *, made: bool) -> None:
+    """A caller never learned that it was registered. A session that was made for it goes, unless somebody uses it."""
+    session.clients.unregister(client_id)
+    used = len(session.clients) or session.pending_count or session.log.subscriber_count
+    if made and not used and not session.closed:
+        governor.close_session(session.id, reason="client_gone")
 
 
 @blueprint.delete("/session/<session_id>")
 async def close_session(session_id: str) -> Response:
     """Closes a session; its pending prompts get their terminal event, its readers their end."""
-    this_app().governor.close_session(session_id)
+    governor = this_app().governor
+    client_id = caller_of(governor.session(session_id))
+    governor.close_session(session_id, closed_by=client_id)
     return empty_response(204)
+
+
+@blueprint.post("/session/<session_id>/detach")
+async def detach(session_id: str) -> Response:
+    """Takes one registration of the caller back; nothing happens to prompts, and none for an unknown caller."""
+    session = this_app().governor.session(session_id)
+    session.clients.unregister(caller_id())
+    session.touch()
+    return empty_response(204)
+
+
+@blueprint.post("/session/<session_id>/heartbeat")
+async def heartbeat(session_id: str) -> Response:
+    """The caller is there, so the session is in use."""
+    session = this_app().governor.session(session_id)
+    client_id = caller_of(session)
+    body: dict[str, JsonValue] = {"sessionId": session.id}
+    if client_id is not None:
+        body["clientId"] = client_id
+    return json_response({**body, "lastSeenAt": session.heartbeat()})
+
+
+@blueprint.get("/workspace/<anything:cwd>/sessions")
+async def list_sessions(cwd: str) -> Response:
+    """Live sessions, the newest first. There are no folders, so the path only has to look like one."""
+    check_cwd(cwd)
+    size, before = decode_page(request.args.get("size"), request.args.get("cursor"))
+    sessions = sorted(this_app().governor.sessions.values(), key=lambda session: session.number, reverse=True)
+    rest = [session for session in sessions if before is None or session.number < before]
+    told: dict[str, JsonValue] = {"sessions": [summary(session) for session in rest[:size]]}
+    if len(rest) > size:
+        told["nextCursor"] = str(rest[size - 1].number)
+    return json_response(told)
+
+
+@blueprint.get("/session/<session_id>/status")
+async def status(session_id: str) -> Response:
+    """See `summary`."""
+    return json_response(summary(this_app().governor.session(session_id)))
+
+
+@blueprint.patch("/session/<session_id>/metadata")
+async def metadata(session_id: str) -> Response:
+    """Gives the session another name."""
+    body = await json_object()
+    session = this_app().governor.session(session_id)
+    name = decode_display_name(body)
+    client_id = caller_of(session)
+    if name is not None:
+        session.rename(name, client_id)
+    told: dict[str, JsonValue] = {"sessionId": session.id}
+    if session.display_name is not None:
+        told["displayName"] = session.display_name
+    return json_response(told)
+
+
+@blueprint.post("/session/<session_id>/model")
+async def model(session_id: str) -> Response:
+    """Sends the turns that begin from now on to another model."""
+    body = await json_object()
+    governor = this_app().governor
+    session = governor.session(session_id)
+    wanted = decode_model_id(body)
+    client_id = caller_of(session)
+    try:
+        served = governor.model(wanted)
+    except UnknownModelError as unknown:
+        failed: dict[str, JsonValue] = {"requestedModelId": wanted, "error": unknown.message}
+        session.announce("model_switch_failed", failed, client_id)
+        raise
+    session.switch_model(served, client_id)
+    return json_response({"modelId": served.config.name})

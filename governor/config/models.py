@@ -101,6 +101,8 @@ class LimitsConfig(Section):
     """Pause after which an idle event stream gets a heartbeat."""
     session_idle_timeout_ms: Milliseconds = 1_800_000
     """A session without prompts and subscribers is closed after this time."""
+    session_detached_timeout_ms: Milliseconds = 60_000
+    """The same for a session from which every client has detached."""
     max_waiting_per_identity: Count = 1_024
     """Calls that may wait for a slot credit of one identity; further ones get 503."""
     max_credit_wait_ms: Milliseconds = 30_000

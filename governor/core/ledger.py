@@ -57,6 +57,7 @@ class Ledger:
         self.totals = LedgerTotals()
         self._rule = rule
         self._provable = provable
+        self._warms_up = False
         self._unsettled = Unsettled(settle_s)
         self._epoch = Epoch()
         self._readings = 0
@@ -225,13 +226,22 @@ class Ledger:
         quarantined += self._quarantine_unprovable()
         return Verdict(life, tuple(ended), tuple(quarantined), self.contested)
 
-    def count_by(self, rule: CountRule, *, provable: bool) -> None:
-        """What the model's configuration says of its counter now (E12).
+    def count_by(self, rule: CountRule, *, provable: bool, warms_up: bool = False) -> None:
+        """What the model's configuration says of its counters now (E12).
 
         A rule never becomes less cautious, because calls made under the old one may still end. A changed one
         makes the bounds meaningless: the next reading is a baseline.
+
+        Args:
+            rule: how its ends are counted.
+            provable: False for a model whose counter proves nothing.
+            warms_up: its loads warm up. The process counts every load's warm-up, which would pass for the end of a
+                call in an older load, so its counter proves nothing.
         """
         self._provable = provable
+        if self._warms_up and not warms_up:
+            self._epoch.process = None
+        self._warms_up = warms_up
         if rule.most > self._rule.most:
             self._rule = rule
             self._readings += 1
@@ -324,27 +334,21 @@ class Ledger:
             boot=None if life is Life.UNKNOWN_FALL else old.boot,
             process=old.process if life is Life.RELOAD else None,
         )
-        # The process counts every load's warm-up, which the model's counter begins at; a load that began since the
-        # metrics were read has yet to add it.
-        warmed_up = self._rule.measure(reading.model)
-        if self._epoch.process is not None:
-            self._epoch.process.may_count(warmed_up)
-        self._observe(ticket, reading, warmed_up=warmed_up)
+        self._observe(ticket, reading)
         return quarantined
 
-    def _observe(self, ticket: Ticket, reading: Reading, *, warmed_up: int = 0) -> None:
+    def _observe(self, ticket: Ticket, reading: Reading) -> None:
         """Rule 6, and the start of a witness that has no bound yet."""
         unsettled = self._unsettled.since(ticket)
         dispatched = self._dispatched()
         counted = [claim for claim in dispatched if not claim.replaced]
         exact = not unsettled and not any(claim.state.is_open for claim in counted)
-        exact &= not warmed_up or reading.process is None
         self._unsettled.doubtful = not exact and (self._unsettled.doubtful or self._epoch.model is None)
         self._epoch.observe(
             reading,
             self._rule,
             by_model=len(counted) * self._rule.most + unsettled,
-            by_process=len(dispatched) * self._rule.most + unsettled + warmed_up,
+            by_process=len(dispatched) * self._rule.most + unsettled,
         )
 
     def _mark_seen(self, ticket: Ticket, reading: Reading) -> None:
@@ -363,7 +367,7 @@ class Ledger:
             for claim in self._broken()
             if claim.state is ClaimState.RECONCILING
             and claim.seen
-            and (not claim.countable or (claim.replaced and self._epoch.process is None))
+            and (not claim.countable or (claim.replaced and (self._epoch.process is None or self._warms_up)))
         ]
         for claim in hopeless:
             claim.move(ClaimEvent.UNPROVABLE)
@@ -376,7 +380,7 @@ class Ledger:
         model, process = self._epoch.model, self._epoch.process
         assert model is not None, "quiet is only asked of an epoch with a baseline"
         values = [(model, self._rule.measure(reading.model))]
-        if process is not None and reading.process is not None:
+        if process is not None and reading.process is not None and not self._warms_up:
             value = self._rule.measure(reading.process)
             # With an unchanged process a fall means that its series was started anew: no evidence.
             if not process.fell(value):

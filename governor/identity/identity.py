@@ -343,7 +343,9 @@ class Identity:
         self.facts = facts
         # As in the ledger, once an ensemble, always counted like one: calls made under the old rule may still end.
         self._ensemble |= facts.ensemble
-        self._ledger.count_by(ENSEMBLE if facts.ensemble else PLAIN, provable=not facts.decoupled)
+        self._ledger.count_by(
+            ENSEMBLE if facts.ensemble else PLAIN, provable=not facts.decoupled, warms_up=facts.warms_up
+        )
         if facts.decoupled:
             # A call delivered just before this was known may run in the load that this is known of.
             for claim in self._ledger.claims.values():

@@ -48,6 +48,7 @@ class ModelFacts:
         inputs: what it takes.
         outputs: what it gives.
         versions: the loaded versions, as Triton lists them.
+        warms_up: each load counts requests of its own before the first call, in the process's counters too.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ModelFacts:
     inputs: tuple[TensorFacts, ...]
     outputs: tuple[TensorFacts, ...]
     versions: tuple[str, ...]
+    warms_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def parse_model(config: dict[str, JsonValue], metadata: dict[str, JsonValue]) ->
         inputs=tuple(_tensor(each) for each in _objects(config, "input")),
         outputs=tuple(_tensor(each) for each in _objects(config, "output")),
         versions=tuple(each for each in versions if isinstance(each, str)),
+        warms_up=bool(_objects(config, "model_warmup")),
     )
 
 

@@ -61,10 +61,12 @@ class TritonReading:
 class StatisticsReader:
     """Reads one model's counters. Readings asked for at the same time are taken one after the other.
 
-    The metrics port is another connection, so it may lead to another process than the statistics. The two are
-    paired once: statistics, then metrics, then statistics again over the same connection show that this process
-    was alive on both sides of the metrics, and it alone can hold the metrics port. The pair then stands for as long
-    as both connections do.
+    The metrics port is another connection, so it may lead to another process than the statistics. Statistics on one
+    connection before and after the metrics show that its process was alive on both sides, and it alone can hold the
+    metrics port.
+
+    The metrics are read before the statistics that are reported with them: a load whose warm-up is in the metrics is
+    then one that the statistics show (ADR-0002).
 
     Args:
         base_url: Triton's HTTP port, as a lane takes it.
@@ -96,7 +98,7 @@ class StatisticsReader:
             path = url.raw_path.decode("ascii")
             self._metrics_request = WireRequest(method="GET", path="/metrics" if path == "/" else path)
             self._metrics = Lane(str(url.copy_with(raw_path=b"/")), connect_timeout_ms=timeout_ms)
-        self._paired = (0, 0)
+        self._read_on = 0
         self._turn = trio.Lock()
 
     async def read(self) -> TritonReading:
@@ -129,21 +131,18 @@ class StatisticsReader:
         return [self._lane] if self._metrics is None else [self._lane, self._metrics]
 
     async def _read(self) -> TritonReading:
-        counts = await self._read_statistics()
         process, problem = None, None
         if self._metrics is not None:
+            if not self._lane.connected or self._lane.generation != self._read_on:
+                await self._read_statistics()
+            before = self._lane.generation
             try:
                 process = await self._read_process(self._metrics)
             except BackendError as error:
                 problem = error.message
-            else:
-                pair = (self._lane.generation, self._metrics.generation)
-                if pair != self._paired:
-                    counts = await self._read_statistics()
-                    if pair[0] == self._lane.generation:
-                        self._paired = pair
-                    else:
-                        process, problem = None, "the connection changed between statistics and metrics"
+        counts = await self._read_statistics()
+        if process is not None and self._lane.generation != before:
+            process, problem = None, "the connection changed between statistics and metrics"
         return TritonReading(counts, process, problem, self._lane.generation, self._lane.boot)
 
     async def _read_statistics(self) -> ModelCounts:
@@ -153,10 +152,12 @@ class StatisticsReader:
         try:
             if status != 200:
                 _refuse(status, error_message(body))
-            return parse_statistics(body, self._model)
+            counts = parse_statistics(body, self._model)
         except ReadingRefusedError:
             self._lane.close()
             raise
+        self._read_on = self._lane.generation
+        return counts
 
     async def _read_process(self, lane: Lane) -> Counts | None:
         # Half the time: metrics that hang must not cost the statistics.

@@ -247,9 +247,9 @@ class AsgiExchange:
                 self._pieces.append(message["body"])
                 self._received += len(message["body"])
             self._complete = self._complete or not message.get("more_body", False)
-            if self.sent_headers.get("connection") == "close" and self.closes_when_read:
-                if self._received == int(self.sent_headers.get("content-length", -1)):
-                    self.leave()
+            asked = self.closes_when_read and self.sent_headers.get("connection") == "close"
+            if asked and self._received == int(self.sent_headers.get("content-length", -1)):
+                self.leave()
         self._notify()
 
     def _notify(self) -> None:

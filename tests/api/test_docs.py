@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
-PARTS = {"<session_id>": ":id", "<model>": ":m", "<model_version>": ":v"}
+PARTS = {
+    "<session_id>": ":id",
+    "<prompt_id>": ":promptId",
+    "<anything:cwd>": ":cwd",
+    "<model>": ":m",
+    "<model_version>": ":v",
+}
 NOT_AN_ANSWER = {
     # Bases that are never raised, and what the process ends with instead of answering it.
     "refused", "backend_error", "prompt_ended", "prompt_cancelled", "config_invalid", "listen_failed",
@@ -71,10 +77,10 @@ def codes_in_use() -> set[str]:
 
 
 async def test_every_route_is_documented_and_no_other(autojump_clock: MockClock) -> None:
-    table = set(re.findall(r"\[`(GET|POST|DELETE) (/[^`]*)`\]", PAGE))
+    table = set(re.findall(r"\[`(GET|POST|PATCH|DELETE) (/[^`]*)`\]", PAGE))
     async with service() as up:
         rules = {
-            (method, re.sub(r"<\w+>", lambda match: PARTS[match[0]], rule.rule))
+            (method, re.sub(r"<[\w:]+>", lambda match: PARTS[match[0]], rule.rule))
             for rule in up.app.url_map.iter_rules()
             for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
         }

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 
-def prompt_exchange(up: Service, session: str, **options: bool) -> AsgiExchange:
+def prompt_exchange(up: Service, session: str) -> AsgiExchange:
+    """Of a client that reads its answer and keeps its connection open."""
     return AsgiExchange(
         up.app,
         "POST",
         f"/session/{session}/prompt",
         data=json.dumps({"prompt": [{"type": "text", "text": "0"}]}).encode(),
         headers={"Content-Type": "application/json"},
-        **options,
+        closes_when_read=False,
     )
 
 
@@ -29,7 +30,7 @@ async def test_while_somebody_listens_a_turn_starts_once_its_202_was_read(autoju
     async with service(limits={"read_receipt_timeout_ms": 5_000}) as up, trio.open_nursery() as nursery:
         session = await up.new_session()
         async with listening(up, session) as events:
-            exchange = prompt_exchange(up, session, closes_when_read=False)
+            exchange = prompt_exchange(up, session)
             nursery.start_soon(exchange.run)
             assert await exchange.head() == 202
             assert exchange.sent_headers["connection"] == "close"
@@ -49,7 +50,7 @@ async def test_a_client_that_keeps_its_connection_open_delays_its_turn_by_a_boun
     async with service(limits={"read_receipt_timeout_ms": 3_000}) as up, trio.open_nursery() as nursery:
         session = await up.new_session()
         async with listening(up, session) as events:
-            exchange = prompt_exchange(up, session, closes_when_read=False)
+            exchange = prompt_exchange(up, session)
             nursery.start_soon(exchange.run)
             began = trio.current_time()
             await events.until("turn_complete")
@@ -61,7 +62,7 @@ async def test_a_client_that_keeps_its_connection_open_delays_its_turn_by_a_boun
 async def test_where_nobody_listens_nothing_waits_and_the_connection_is_kept(autojump_clock: MockClock) -> None:
     async with service() as up, trio.open_nursery() as nursery:
         session = await up.new_session()
-        exchange = prompt_exchange(up, session, closes_when_read=False)
+        exchange = prompt_exchange(up, session)
         nursery.start_soon(exchange.run)
         answer = await exchange.whole()
         assert "connection" not in answer.headers
@@ -75,7 +76,7 @@ async def test_a_deadline_waits_for_the_receipt_as_well(autojump_clock: MockCloc
     async with service(limits={"prompt_deadline_ms": 1}) as up, trio.open_nursery() as nursery:
         session = await up.new_session()
         async with listening(up, session) as events:
-            exchange = prompt_exchange(up, session, closes_when_read=False)
+            exchange = prompt_exchange(up, session)
             nursery.start_soon(exchange.run)
             await trio.sleep(0.5)
             assert up.governor.sessions[session].log.last_id == 0
@@ -87,7 +88,7 @@ async def test_a_drain_waits_for_no_receipt(autojump_clock: MockClock) -> None:
     async with service() as up, trio.open_nursery() as nursery:
         session = await up.new_session()
         async with listening(up, session) as events:
-            exchange = prompt_exchange(up, session, closes_when_read=False)
+            exchange = prompt_exchange(up, session)
             nursery.start_soon(exchange.run)
             assert await exchange.head() == 202
             up.governor.drain()

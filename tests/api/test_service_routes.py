@@ -53,7 +53,7 @@ async def test_capabilities_name_models_limits_and_what_works(autojump_clock: Mo
         assert shown["limits"]["maxTotalSessions"] == 800
         assert [model["id"] for model in shown["modelServices"]] == ["chat", "other"]
         assert "session_events" in shown["features"]
-        assert not {"session_branch", "require_auth", "prompt_absolute_deadline"} & set(shown["features"])
+        assert not {"rate_limit", "require_auth", "prompt_absolute_deadline"} & set(shown["features"])
 
 
 async def test_capabilities_follow_the_configuration(autojump_clock: MockClock) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from api.context import CLIENTS_MAX, register_client
+from governor.clients import CLIENTS_MAX
 from governor.config import ModelConfig
 from tests.api.harness import Service, listening, service
 
@@ -151,11 +151,11 @@ async def test_a_session_remembers_a_bounded_number_of_clients(autojump_clock: M
     async with service() as up:
         mine = (await up.ask("POST", "/session")).json
         session = up.governor.sessions[mine["sessionId"]]
-        early = register_client(session, None)
+        early = session.clients.register()
         for _ in range(CLIENTS_MAX - 2):
-            register_client(session, None)
-        assert register_client(session, mine["clientId"]) == mine["clientId"]
-        register_client(session, None)
+            session.clients.register()
+        assert session.clients.register(mine["clientId"]) == mine["clientId"]
+        session.clients.register()
         assert len(session.clients) == CLIENTS_MAX
         assert mine["clientId"] in session.clients
         assert early not in session.clients

@@ -275,8 +275,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "a load's warm-up taken for the ends of calls": Mutant(
-        "a reload that begins to warm up, metrics before statistics",
-        (_in_ledger("_begin_epoch", "warmed_up = self._rule.measure(reading.model)", "warmed_up = 0"),),
+        "a model that warms up, reloads and metrics", (_in_ledger("_values", " and not self._warms_up", ""),)
     ),
     "a reading that does not tell its process believed": Mutant(
         "a restart, processes now known and now not",

@@ -69,6 +69,7 @@ def test_a_snapshot_tells_both_witnesses() -> None:
     assert not before.has_baseline
     assert (before.model_bound, before.model_high, before.process_bound, before.process_high) == (None,) * 4
     driver.read(7, boot="B1", process=20)
+    driver.read(7, boot="B1", process=20)
     driver.send()
     after = driver.ledger.snapshot()
     assert (after.epoch, after.boot, after.has_baseline, after.contested) == (1, "B1", True, False)
@@ -102,6 +103,7 @@ def test_e2_a_caller_that_leaves_a_broken_claim_changes_nothing() -> None:
 @pytest.mark.parametrize("dispatched", [False, True], ids=["nothing sent", "partly sent"])
 def test_e3_what_was_not_delivered_ends_at_once_and_leaves_the_sum(left: bool, dispatched: bool) -> None:
     driver = Driver()
+    driver.read(7, process=20)
     driver.read(7, process=20)
     claim = driver.ledger.open(0)
     if dispatched:
@@ -206,6 +208,7 @@ def test_e5_an_open_claim_is_never_ended_by_quiet() -> None:
 def test_e5_an_answer_leaves_the_most_that_it_may_count_in_the_bound(least: int, most: int, bound: int) -> None:
     driver = Driver()
     driver.read(10, process=30)
+    driver.read(10, process=30)
     driver.answer(driver.send(), least, most)
     assert driver.bound == bound
     assert driver.ledger.snapshot().process_bound == bound + 20
@@ -233,12 +236,14 @@ def test_e5_an_answer_without_doubt_needs_no_reading() -> None:
 def test_e5_a_proof_by_either_witness_is_one() -> None:
     driver = Driver()
     driver.read(10, process=30)
+    driver.read(10, process=30)
     claim = driver.broken()
     assert ended(driver.read(10, process=31)) == {claim: ClaimEvent.QUIET}
 
 
 def test_e5_what_the_one_witness_has_shown_is_not_the_next_calls_end_at_the_other() -> None:
     driver = Driver()
+    driver.read(10, process=30)
     driver.read(10, process=30)
     driver.broken()
     driver.read(10, process=31)
@@ -250,6 +255,7 @@ def test_e5_what_the_one_witness_has_shown_is_not_the_next_calls_end_at_the_othe
 
 def test_e5_a_process_counter_that_fell_proves_nothing() -> None:
     driver = Driver()
+    driver.read(10, process=30)
     driver.read(10, process=30)
     claim = driver.broken()
     assert driver.read(10, process=0) == Verdict(Life.SAME)

@@ -1,13 +1,15 @@
-"""The ledger against every order of events of small worlds (invariants of SPEC E; `model/worlds.py` says which)."""
+"""The ledger against every order of events of small worlds (`model/cases.py`: what must come of them)."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.core.model.cases import Case
 from tests.core.model.check import check
 from tests.core.model.explore import search
 from tests.core.model.judge import BrokenRuleError
-from tests.core.model.worlds import LARGE, SMALL, Case
+from tests.core.model.large import LARGE
+from tests.core.model.small import SMALL
 from tests.core.mutants import MUTANTS
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.model.check import check
-from tests.core.model.worlds import LARGE, SMALL
+from tests.core.model.large import LARGE
+from tests.core.model.small import SMALL
 from tests.core.mutants import MUTANTS, Mutant
 
 WORLDS = {**SMALL, **LARGE}

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from governor.core.counting import ENSEMBLE
 from governor.core.evidence import OnFall
 from tests.core.model.bounds import Bounds
+from tests.core.model.cases import EITHER, ENSEMBLE_OUTCOMES, ERRORS, KNOWN
 from tests.core.model.liveness import held
 from tests.core.model.world import OF_A_CALL, Event, World
-from tests.core.model.worlds import EITHER, ENSEMBLE_OUTCOMES, ERRORS, KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A real Triton for each module, with the models that the module names in `MODELS`."""
+"""A real Triton with the models that a module names in `MODELS`; modules that name the same share it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from governor.demo.install import Installation, install, why_not_supported
 from tests.evidence.bench import LOG
-from tests.evidence.lab import Lab
+from tests.evidence.lab import Lab, Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,19 +34,27 @@ def installation() -> Installation:
     return trio.run(install, ROOT)
 
 
-@pytest.fixture(scope="module")
-def module_lab(
-    installation: Installation, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Lab]:
-    lab = Lab(installation, tmp_path_factory.mktemp("triton"), request.module.MODELS)
+@pytest.fixture(scope="session")
+def labs() -> Iterator[dict[tuple[Model, ...], Lab]]:
+    """Every Triton of this run, by its models."""
+    made: dict[tuple[Model, ...], Lab] = {}
     try:
-        yield lab
+        yield made
     finally:
-        lab.end_now()
+        for each in made.values():
+            each.end_now()
 
 
 @pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    """The module's Triton, running and idle whatever the test before did to it."""
-    trio.run(module_lab.be_idle)
-    return module_lab
+def lab(
+    installation: Installation,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    labs: dict[tuple[Model, ...], Lab],
+) -> Lab:
+    """A Triton with the module's models, running and idle whatever the test before did to it."""
+    models = tuple(request.module.MODELS)
+    if models not in labs:
+        labs[models] = Lab(installation, tmp_path_factory.mktemp("triton"), models)
+    trio.run(labs[models].be_idle)
+    return labs[models]

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real_triton
 
-MODELS = [Model("work", instances=2)]
+MODELS = [Model("work", instances=4)]
 
 BAD_STATISTICS: dict[str, tuple[Falsehood, str]] = {
     "not JSON": (falsehoods.body(lambda _right: b"<html>Bad Gateway</html>"), "not_json"),
     "empty": (falsehoods.body(lambda _right: b""), "not_json"),
-    "JSON and more": (falsehoods.body(lambda right: right + right), "not_json"),
+    "JSON and more": (falsehoods.body(lambda _right: b'{"model_stats": []} {}'), "not_json"),
     "no object": (falsehoods.body(lambda _right: b"[]"), "malformed"),
     "no models": (falsehoods.body(lambda _right: b'{"model_stats": []}'), "model_missing"),
     "another model": (falsehoods.body(falsehoods.other_model), "model_missing"),

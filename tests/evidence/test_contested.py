@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real_triton
 
-MODELS = [Model("work", instances=3)]
+MODELS = [Model("work", instances=4)]
 
 
 async def test_foreign_calls_are_said_and_prove_nothing(lab: Lab) -> None:
@@ -41,13 +41,14 @@ async def test_foreign_calls_are_said_and_prove_nothing(lab: Lab) -> None:
 
 
 async def test_idle_and_settled_takes_a_clean_baseline(lab: Lab) -> None:
-    """E10: found while a call was answered a moment ago, so its count may be to come: nothing is proven. Once it is
-    idle and settled the next call takes a new baseline, and its break is provable."""
-    async with governed(lab, lane_idle_s=0.0, boot="none") as bench:
-        assert await bench.call() == 200
+    """E10: found while a call of ours is open, so nothing is proven. Once it is answered and settled the next call
+    takes a new baseline before its delivery, and its break is provable."""
+    async with governed(lab, slots=2, boot="none") as bench:
+        opened = await bench.executing(bench.submit(1_200))
         await lab.foreign_calls("work", 4)
         assert await bench.call() == 200
         assert bench.contested()
+        assert await opened.status() == 200
         await bench.settle()
         await bench.freed_by_the_end(await bench.broken(300))
         assert not bench.contested()

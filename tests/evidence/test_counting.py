@@ -54,10 +54,10 @@ async def test_refused_request_leaves_the_target_reachable(lab: Lab, name: str) 
     """E5: Triton refuses it without counting it, as 400 or 500. A call broken afterwards is still provable, and one
     that executes meanwhile does not end by it."""
     status, body = BAD_REQUESTS[name]
-    async with governed(lab, slots=2) as bench:
+    async with governed(lab, slots=2, poll_s=0.1) as bench:
         assert await bench.call() == 200
         assert await bench.submit(body=body).status() == status
-        broken = await bench.broken(300)
+        broken = await bench.broken(200)
         assert await bench.submit(body=body).status() == status
         await bench.freed_by_the_end(broken)
 

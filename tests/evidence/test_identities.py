@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real_triton
 
-MODELS = [Model("work", instances=2)]
+MODELS = [Model("work", instances=4)]
 
 
 @pytest.fixture(scope="module")

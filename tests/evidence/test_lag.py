@@ -30,9 +30,10 @@ async def test_late_count_of_a_streamed_answer_never_ends_the_broken_call_after_
 
 
 async def answered_and_broken(lab: Lab, model: str, boot: Literal["trace", "none"], rounds: int) -> None:
-    async with governed(lab, model, boot=boot, poll_s=0.01, lane_idle_s=0.0) as bench:
+    async with governed(lab, model, boot=boot, poll_s=0.01) as bench:
         for _ in range(rounds):
             assert await bench.call(kind=CallKind.GENERATE_STREAM) == 200
+            bench.identity._lanes.close()
             await bench.freed_by_the_end(await bench.broken(60))
         totals = bench.statistics.ledger_totals
         assert (totals.proven_quiet, totals.contested) == (rounds, 0)

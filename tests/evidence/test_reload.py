@@ -140,8 +140,11 @@ async def test_reload_just_after_the_delivery_never_frees_the_credit_early(lab: 
     """E7: delivered less than the settle time before the reload, so nobody can say which instance has the call; it
     may have to be held for ever, it never ends early."""
     async with governed(lab, "a") as bench:
+        before = await lab.ends("a")
         assert await bench.call() == 200
+        await lab.wait_counted("a", before + 1)
         broken = await bench.broken(1_500)
+        await bench.identity.take_reading()
         await lab.reload("a")
         await until(lambda: bench.statistics.ledger_totals.reloads == 1, "the reload to be seen")
         await lab.wait_ended([broken.id])

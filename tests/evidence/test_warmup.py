@@ -50,6 +50,7 @@ async def test_warm_up_of_a_reload_is_not_an_end_in_the_metrics(lab: Lab) -> Non
         await bench.freed_by_the_end(broken)
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="the metrics count a warm-up before the statistics show the new load")
 async def test_warm_up_that_is_under_way_is_not_an_end_in_the_metrics(lab: Lab) -> None:
     """E7: the first of two slow warm-up calls has counted in the metrics, and the statistics are still those of the
@@ -64,6 +65,7 @@ async def test_warm_up_that_is_under_way_is_not_an_end_in_the_metrics(lab: Lab) 
         await bench.freed_by_the_end(broken)
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="another instance's warm-up counts in the same life and passes for an end")
 async def test_warm_up_of_another_instance_is_not_an_end(lab: Lab) -> None:
     """E10: only the instance count changes, so the counters go on; the newcomer's warm-up is a foreign call."""

@@ -87,5 +87,5 @@ async def _until_ready(url: str, process: subprocess.Popen[bytes], log: Path) ->
                     if (await client.get("/readyz")).status_code == 200:
                         return
                 except httpx.TransportError:
-                    assert process.poll() is None, log.read_text()
+                    assert process.poll() is None, f"the governor has ended; see {log}"
                 await trio.sleep(0.05)

@@ -63,6 +63,12 @@ def test_model_facts_are_read_from_configuration_and_metadata() -> None:
     assert parse_model(CONFIG, METADATA) == FACTS
 
 
+def test_a_model_that_warms_up_is_recognised() -> None:
+    """ADR-0002: its process counters are no evidence."""
+    assert not parse_model({**CONFIG, "model_warmup": []}, METADATA).warms_up
+    assert parse_model({**CONFIG, "model_warmup": [{"name": "w", "batch_size": 1}]}, METADATA).warms_up
+
+
 def test_decoupled_models_and_ensembles_are_recognised() -> None:
     assert parse_model({**CONFIG, "model_transaction_policy": {"decoupled": True}}, METADATA).decoupled
     without = {key: value for key, value in CONFIG.items() if key != "model_transaction_policy"}

@@ -157,7 +157,8 @@ async def test_readings_asked_for_at_once_are_taken_in_turn() -> None:
 # The process's own counters (E7)
 
 
-async def test_metrics_are_paired_with_the_statistics_once_per_pair_of_connections() -> None:
+async def test_metrics_are_read_between_statistics_of_one_connection() -> None:
+    """E7, ADR-0002: the same process before and after, and the statistics are the later of the two."""
     async with open_peer() as peer, trio.open_nursery() as nursery:
         triton = Triton(peer)
         nursery.start_soon(triton.run)
@@ -168,7 +169,7 @@ async def test_metrics_are_paired_with_the_statistics_once_per_pair_of_connectio
         stats = b"/v2/models/m/stats"
         assert triton.asked == [stats, b"/metrics", stats], "alive before and after: the metrics are this process's"
         await reader.read()
-        assert triton.asked[3:] == [stats, b"/metrics"]
+        assert triton.asked[3:] == [b"/metrics", stats]
         reader.close_idle()
         await reader.read()
         assert triton.asked[5:] == [stats, b"/metrics", stats]

@@ -80,6 +80,7 @@ class Backend:
         series: what the process's metrics show.
         process: number of the process.
         warm_up: what a load that begins now counts before its first call.
+        warms_up: the same of the last that began.
         life: number of process, load and set of versions together; every change of one of them is a new life.
         calls: every call there will be.
     """
@@ -90,6 +91,7 @@ class Backend:
     process: int = 1
     life: int = 1
     warm_up: int = 0
+    warms_up: int = 0
 
     @property
     def boot(self) -> str:
@@ -112,6 +114,7 @@ class Backend:
                 call.stage, call.due = DIED, 0
         self.counts = dict.fromkeys(self.counts, self.warm_up)
         self.series = self.warm_up * len(self.counts)
+        self.warms_up = self.warm_up
         self.process += 1
         self.life += 1
 
@@ -120,6 +123,7 @@ class Backend:
         self._retire(version)
         self.counts[version] = self.warm_up
         self.series += self.warm_up
+        self.warms_up = self.warm_up
         self.life += 1
 
     def remove(self, version: str) -> None:
@@ -132,6 +136,7 @@ class Backend:
         """A version comes and brings its own count."""
         self.counts[version] = self.warm_up
         self.series += self.warm_up
+        self.warms_up = self.warm_up
         self.life += 1
 
     @property

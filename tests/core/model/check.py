@@ -8,8 +8,8 @@ from tests.core.model.explore import search
 from tests.core.model.liveness import held
 
 if TYPE_CHECKING:
+    from tests.core.model.cases import Case
     from tests.core.model.world import World
-    from tests.core.model.worlds import Case
 
 
 def check(case: Case, *, pinned: bool = True) -> None:

@@ -72,7 +72,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
         tuple([calls[index] for index in order]),
         _freeze_ledger(ledger, world.now),
         tuple(backend.counts.items()),
-        (backend.series if world.bounds.metrics else 0, backend.process, backend.life),
+        (backend.series if world.bounds.metrics else 0, backend.process, backend.life, backend.warms_up),
         _left_values(left),
         tuple(
             [
@@ -126,7 +126,7 @@ def restore(world: World, frozen: Frozen) -> None:
         backend.calls[index] = Call()
     _restore_ledger(ledger, rest, opened=len(calls), now_s=world.now)
     backend.counts = dict(counts)
-    backend.series, backend.process, backend.life = numbers
+    backend.series, backend.process, backend.life, backend.warms_up = numbers
     world.left = Left(*left)
     world.readers = [_restore_reader(reader) for reader in readers]
 
@@ -144,7 +144,7 @@ def _freeze_ledger(ledger: Ledger, now_s: float) -> Frozen:
     """A ledger without its claims and without what only people read (its totals)."""
     epoch, unsettled = ledger._epoch, ledger._unsettled
     return (
-        (ledger.contested, ledger._rule, ledger._provable),
+        (ledger.contested, ledger._rule, ledger._provable, ledger._warms_up),
         (
             unsettled.doubtful,
             unsettled._undated,
@@ -157,7 +157,8 @@ def _freeze_ledger(ledger: Ledger, now_s: float) -> Frozen:
 
 
 def _restore_ledger(ledger: Ledger, frozen: Frozen, *, opened: int, now_s: float) -> None:
-    (ledger.contested, ledger._rule, ledger._provable), of_unsettled, of_epoch, model, process = frozen
+    of_rule, of_unsettled, of_epoch, model, process = frozen
+    ledger.contested, ledger._rule, ledger._provable, ledger._warms_up = of_rule
     unsettled = ledger._unsettled
     unsettled.doubtful, unsettled._undated, recent = of_unsettled
     unsettled._let_go, unsettled._pending = 0, unsettled._undated + recent

@@ -43,10 +43,9 @@ WRONG_RELEASE = "an operator released a claim that still executed"
 LATE_COUNT = "a count came later than the settle time"
 RELOAD = "without boot identity a reload was taken for a restart, as the operator chose"
 WINDOW = "without boot identity a call was lost in the new process before the restart was noticed, as ADR-0040 says"
-WARM_UP = "a load warmed up more than its predecessor had counted, and overtook it unseen"
+WARM_UP = "a load that nobody noticed warmed up, as its predecessor had not"
 
 
-WARM_UP_METRICS = "a load that nobody noticed warmed up, and the process's metrics counted it"
 EARLY_COUNT = "the counter did not wait for the end of the work, and nobody had said so"
 DRAIN = "the next process answered while the last one still executed"
 
@@ -107,7 +106,6 @@ def _others_count(world: World) -> bool:
     return (
         world.left.foreign < bounds.foreign
         or bounds.warm_up_after > bounds.warm_up
-        or (bounds.warm_up_after and bounds.metrics)
         or not bounds.lag_is_short
         or bounds.on_fall is OnFall.RESTART
     )
@@ -135,7 +133,6 @@ def _excuse(
                 (bounds.counts_early, EARLY_COUNT),
                 (bounds.drains, DRAIN),
                 (bounds.warm_up_after > bounds.warm_up, WARM_UP),
-                (bounds.warm_up_after and bounds.metrics, WARM_UP_METRICS),
             )
             if applies
         ),

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from governor.core.counting import ENSEMBLE, Counts, Reading
+from governor.core.evidence import Life
 from governor.core.ledger import Ledger
 from tests.core.model import enabled, judge
 from tests.core.model.backend import (
@@ -91,10 +92,12 @@ class World:
             series=bounds.warm_up * len(bounds.versions),
             calls=[Call() for _ in range(bounds.calls)],
             warm_up=bounds.warm_up_after,
+            warms_up=bounds.warm_up,
         )
         self.ledger = Ledger(
             slots=bounds.calls, rule=bounds.rule, provable=bounds.provable, settle_s=SETTLE, on_fall=bounds.on_fall
         )
+        self._read_configuration()
         self.readers: list[Reader | None] = [None] * bounds.readers
         self.left = Left(
             bounds.restarts,
@@ -216,7 +219,10 @@ class World:
         """The reading arrives."""
         ticket, sample, reading = self._taken(index)
         before = judge.Before(self)
-        judge.check_verdict(self, before, sample, self.ledger.apply(ticket, reading))
+        verdict = self.ledger.apply(ticket, reading)
+        judge.check_verdict(self, before, sample, verdict)
+        if verdict.life not in {Life.STALE, Life.SAME}:
+            self._read_configuration()
 
     def start_afresh(self, index: int) -> None:
         """The reading arrives, and an operator has every broken claim forgotten (E11)."""
@@ -227,6 +233,10 @@ class World:
         self.left.fresh_starts -= 1
         if any(self.backend.calls[claim_id - 1].executes for claim_id in forgotten):
             self.tainted = judge.WRONG_RELEASE
+
+    def _read_configuration(self) -> None:
+        """After every new life, and before another reading (E12)."""
+        self.ledger.count_by(self.ledger._rule, provable=self.bounds.provable, warms_up=self.backend.warms_up > 0)
 
     def _taken(self, index: int) -> tuple[Ticket, judge.Sample, Reading]:
         reader = self.readers[index]

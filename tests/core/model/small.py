@@ -1,0 +1,129 @@
+"""The worlds that every run of the tests searches; seconds each."""
+
+from __future__ import annotations
+
+from governor.core.counting import ENSEMBLE
+from governor.core.evidence import OnFall
+from tests.core.model.backend import COUNTED
+from tests.core.model.bounds import Bounds
+from tests.core.model.cases import (
+    BESIDE,
+    BY_PROCESS,
+    CARRIED,
+    DOUBT,
+    EITHER,
+    ENSEMBLE_OUTCOMES,
+    ERRORS,
+    KNOWN,
+    LATER,
+    OVERTAKEN,
+    QUIET,
+    QUIET_TWO,
+    REPLACED,
+    Case,
+    new_case,
+)
+from tests.core.model.judge import DRAIN, EARLY_COUNT, FOREIGN, LATE_COUNT, RELOAD, WARM_UP, WINDOW, WRONG_RELEASE
+
+SMALL: dict[str, Case] = {
+    # What always holds
+    "one call, processes now known and now not": new_case(
+        Bounds(calls=1, outcomes=ERRORS, boots=EITHER, stamps=EITHER, restarts=1, stale_lanes=True),
+        0,
+        QUIET,
+        BY_PROCESS,
+        OVERTAKEN,
+        "awaiting_baseline ended by process_ended",
+    ),
+    "one call, everything slow": new_case(
+        Bounds(
+            calls=1,
+            outcomes=(*ERRORS, "rejected"),
+            boots=KNOWN,
+            stamps=KNOWN,
+            reloads=1,
+            slow_begin=True,
+            slow_send=True,
+            slow_entry=True,
+            undelivered=True,
+            delivery_lost=True,
+            callers_leave=True,
+        ),
+        0,
+        QUIET,
+        OVERTAKEN,
+        REPLACED,
+    ),
+    "errors that count or not": new_case(
+        Bounds(outcomes=(*ERRORS, "rejected"), slow_send=True, undelivered=True), 0, QUIET_TWO
+    ),
+    "three calls": new_case(Bounds(calls=3, disciplined=True), 0, QUIET_TWO),
+    "two readings at a time": new_case(Bounds(calls=1, readers=2, restarts=1, outcomes=ERRORS), 0, "stale", OVERTAKEN),
+    "a restart, every process known": new_case(
+        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 0, QUIET_TWO, BY_PROCESS, CARRIED, LATER
+    ),
+    "a restart, no process known": new_case(
+        Bounds(restarts=1), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, LATER, "quarantined", "quarantined ended by quiet"
+    ),
+    "a reload, every process known": new_case(
+        Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True), 0, "reload", REPLACED, BESIDE, "quarantined"
+    ),
+    "a reload, with metrics": new_case(
+        Bounds(reloads=1, metrics=True, disciplined=True), 0, "reload", REPLACED, OVERTAKEN, QUIET_TWO
+    ),
+    "statistics and metrics of different moments": new_case(Bounds(metrics=True, split=True), 0, QUIET_TWO),
+    "versions come and go": new_case(
+        Bounds(calls=1, versions=("1", "2"), version_changes=1, restarts=1),
+        0,
+        "reload",
+        "unknown_fall",
+        BY_PROCESS,
+    ),
+    "an ensemble": new_case(Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES[:2]), 0, QUIET_TWO),
+    "a model that turns out to be an ensemble": new_case(Bounds(recounts=1), 0, QUIET_TWO),
+    "warm-up": new_case(
+        Bounds(calls=1, warm_up=2, warm_up_after=2, restarts=1, reloads=1, on_fall=OnFall.HOLD), 0, QUIET
+    ),
+    "a decoupled model": new_case(Bounds(counts_early=True, provable=False), 0, "quarantined"),
+    "an operator releases what is over": new_case(Bounds(releases=1, honest_releases=True), 0, QUIET_TWO),
+    "an operator starts the ledger afresh": new_case(
+        Bounds(fresh_starts=1, honest_releases=True, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
+        0,
+        QUIET_TWO,
+        BY_PROCESS,
+    ),
+    # What ends early, and why
+    "a fall means restart": new_case(
+        Bounds(restarts=1, on_fall=OnFall.RESTART, disciplined=True), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
+    ),
+    "a reload taken for a restart": new_case(Bounds(reloads=1, disciplined=True), 0, BY_PROCESS, excuses=(RELOAD,)),
+    "a foreign caller": new_case(Bounds(foreign=1), 0, "contested", "contested no more", excuses=(FOREIGN,)),
+    "an operator releases what executes": new_case(Bounds(releases=1), 0, "contested", excuses=(WRONG_RELEASE,)),
+    "an operator starts the ledger afresh while something executes": new_case(
+        Bounds(fresh_starts=1, disciplined=True), 0, "contested", excuses=(WRONG_RELEASE,)
+    ),
+    "a count later than the settle time": new_case(Bounds(lag_is_short=False), 0, "contested", excuses=(LATE_COUNT,)),
+    "a load that begins to warm up": new_case(
+        Bounds(calls=1, warm_up_after=1, reloads=1, on_fall=OnFall.HOLD), 0, OVERTAKEN, excuses=(WARM_UP,)
+    ),
+    "a decoupled model nobody recognised": new_case(Bounds(counts_early=True), 0, QUIET, excuses=(EARLY_COUNT,)),
+    "two processes at a time": new_case(
+        Bounds(calls=1, drains=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, BY_PROCESS, excuses=(DRAIN,)
+    ),
+    # What stays held
+    "live: nothing goes wrong but connections": new_case(
+        Bounds(disciplined=True, undelivered=True, slow_send=True), 0, QUIET_TWO, held=()
+    ),
+    "live: errors": new_case(Bounds(disciplined=True, outcomes=ERRORS), 0, QUIET_TWO, DOUBT, held=(COUNTED,)),
+    "live: two versions": new_case(Bounds(disciplined=True, versions=("1", "2")), 0, QUIET_TWO, held=()),
+    "live: a restart, every process known": new_case(
+        Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED,)
+    ),
+    "live: a reload, every process known, metrics": new_case(
+        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True),
+        0,
+        QUIET_TWO,
+        REPLACED,
+        held=(),
+    ),
+}
