@@ -25,9 +25,12 @@ run: $(VENV)/.run-ready ## Start a real Triton with demo models and the governor
 	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) $(if $(TRITON),TRITON=$(TRITON)) exec $(PY) -m governor.demo
 
 ##@ Test it
-.PHONY: test test-slow test-real check fmt types lint layers ci
+.PHONY: test test-evidence test-slow test-real check fmt types lint layers ci
 test: $(VENV)/.dev-ready ## Run the tests (under five minutes; starts a real Triton where one can run)
-	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not slow" --ignore=tests/evidence $(PYTEST_ARGS)
+
+test-evidence: $(VENV)/.dev-ready ## Hold the evidence rules against a real Triton that is killed, reloaded, lied about
+	$(PY) -m pytest -m "not slow" tests/evidence $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.dev-ready ## Run the slow tests: large state spaces, long chaos, mutants
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)
@@ -51,7 +54,7 @@ fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-ci: check test test-slow ## All that continuous integration runs
+ci: check test test-evidence ## All that continuous integration runs
 
 ##@ Measure it
 .PHONY: bench

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from werkzeug.routing import BaseConverter
 
 from .auth import Gate
-from .context import GovernorApp
+from .context import GovernorApp, check_rate
 from .errors import install_error_handlers
 from .guard import Guard
 from .inference import Inference
@@ -42,6 +42,7 @@ def create_app(governor: Governor) -> GovernorApp:
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     install_error_handlers(app)
+    app.before_request(check_rate)
     config = governor.config
     inside = Gate(Inference(Receipts(app.asgi_app), governor), config)
     app.asgi_app = Guard(  # type: ignore[method-assign]  # Quart's documented way to wrap it

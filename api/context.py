@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import trio
 from quart import current_app, request
 from quart_trio import QuartTrio
 
+from governor.config.crosscheck import is_loopback
+
 from .errors import SessionIdConflictError
 from .metrics import GovernorCollector
+from .rate import RateLimiter, caller_name, tier_of
 from .wire import WORKSPACE_CWD, decode_client_id
 
 if TYPE_CHECKING:
@@ -60,6 +64,7 @@ class GovernorApp(QuartTrio):
         governor: what everything is asked of.
         shared_sessions: see `SharedSessions`.
         collector: what `/metrics` shows.
+        rate_limiter: how often callers may ask; None where nothing is limited.
     """
 
     def __init__(self, governor: Governor) -> None:
@@ -67,6 +72,8 @@ class GovernorApp(QuartTrio):
         self.governor = governor
         self.shared_sessions = SharedSessions(governor)
         self.collector = GovernorCollector(governor)
+        self.rate_limiter = RateLimiter.of(governor.config.limits)
+        self.loopback = is_loopback(governor.config.server.host)
 
 
 def this_app() -> GovernorApp:
@@ -95,3 +102,18 @@ def caller_of(session: Session) -> str | None:
     session.clients.require(client_id)
     session.touch()
     return client_id
+
+
+async def check_rate() -> None:
+    """Counts the current request; runs before its route.
+
+    Raises:
+        RateLimitError: the caller has asked too often of late.
+        InvalidRequestError: `invalid_client_id`.
+    """
+    app = this_app()
+    tier = tier_of(request.method, request.path)
+    if app.rate_limiter is None or tier is None:
+        return
+    caller = caller_name(loopback=app.loopback, address=request.remote_addr or "unknown", client_id=caller_id())
+    app.rate_limiter.take(caller, tier, trio.current_time())

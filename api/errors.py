@@ -7,12 +7,16 @@ routes, or the pass-through beside them. Nothing of an unexpected exception is s
 from __future__ import annotations
 
 import json
+from math import ceil
+from time import time
 from typing import TYPE_CHECKING, Final
 
 from quart import Response
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from governor.errors import BodyTooLargeError, CallerError, GovernorError, RefusedError
+
+from .rate import RateLimitError
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGISendCallable
@@ -145,6 +149,12 @@ def header_fields(error: GovernorError) -> list[tuple[str, str]]:
         fields.append(("WWW-Authenticate", "Bearer"))
     if isinstance(error, ForeignOriginError):
         fields.append(("Vary", "Origin"))
+    if isinstance(error, RateLimitError):
+        fields += [
+            ("X-RateLimit-Limit", str(error.limit)),
+            ("X-RateLimit-Remaining", "0"),
+            ("X-RateLimit-Reset", str(ceil(time() + error.wait_s))),
+        ]
     if isinstance(error, WrongMethodError):
         fields.append(("Allow", ", ".join(error.allowed)))
     return fields

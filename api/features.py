@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from governor.core.events import REPLAY_BYTES_MAX
 
+from .rate import RateLimiter
+
 if TYPE_CHECKING:
     from governor.config import Config
     from governor.errors import JsonValue
@@ -51,6 +53,8 @@ def features(config: Config) -> list[JsonValue]:
         found.append("require_auth")
     if config.limits.prompt_deadline_ms is not None:
         found.append("prompt_absolute_deadline")
+    if RateLimiter.of(config.limits) is not None:
+        found.append("rate_limit")
     return found
 
 

@@ -203,6 +203,10 @@ class Session:
         self._cancel_turn(turn, originator, removed=turn.prompt.state is PromptState.QUEUED)
         return True
 
+    def withdraw(self, prompt_id: str) -> None:
+        """Nobody will ever know that this prompt was accepted. It ends, if it has not yet."""
+        self.remove(prompt_id)
+
     # The session itself
 
     def announce(

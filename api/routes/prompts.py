@@ -12,7 +12,7 @@ from governor.errors import PromptQueueFullError
 from ..body import json_object
 from ..context import caller_of, this_app
 from ..errors import PromptNotFoundError, empty_response, json_response
-from ..guard import after_response
+from ..guard import after_response, if_lost
 from ..receipts import ask_for_receipt
 from ..wire import decode_prompt
 
@@ -39,6 +39,8 @@ async def prompt(session_id: str) -> Response:
     governor.prompts_admitted += 1
     if session.log.subscriber_count:
         ask_for_receipt(request.scope, governor.config.limits.read_receipt_timeout_ms / 1000)
+    # Of a 202 that nobody gets, nobody knows the prompt; it ends before it has begun.
+    if_lost(request.scope, partial(session.withdraw, admission.prompt_id))
     after_response(request.scope, partial(session.let_start, admission.prompt_id))
     return json_response(
         {

@@ -36,9 +36,10 @@ async def health() -> Response:
 @blueprint.get("/daemon/status")
 async def status() -> Response:
     """See `daemon_status`."""
-    governor = this_app().governor
+    app = this_app()
+    rejected = app.rate_limiter.rejected if app.rate_limiter is not None else None
     full = request.args.get("detail") == "full"
-    return json_response(daemon_status(governor, governor.now_ms(), None, full=full))
+    return json_response(daemon_status(app.governor, app.governor.now_ms(), rejected, full=full))
 
 
 @blueprint.get("/healthz")

@@ -103,6 +103,12 @@ class LimitsConfig(Section):
     """A session without prompts and subscribers is closed after this time."""
     session_detached_timeout_ms: Milliseconds = 60_000
     """The same for a session from which every client has detached."""
+    prompts_per_minute: CountOrUnlimited = None
+    """Prompts that one caller may hand in per minute; further ones get 429."""
+    mutations_per_minute: CountOrUnlimited = None
+    """The same for other requests that change something."""
+    reads_per_minute: CountOrUnlimited = None
+    """The same for requests that only look; probes, event streams, heartbeats and `/v2` are never limited."""
     max_waiting_per_identity: Count = 1_024
     """Calls that may wait for a slot credit of one identity; further ones get 503."""
     max_credit_wait_ms: Milliseconds = 30_000

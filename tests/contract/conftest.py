@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parent.parent.parent
 
 
-def run_without_waiting(
-    async_fn: Callable[..., Awaitable[object]], *args: object, **_options: object
-) -> object:
+def run_without_waiting(async_fn: Callable[..., Awaitable[object]], *args: object, **_options: object) -> object:
     return trio.run(async_fn, *args, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
@@ -43,9 +41,7 @@ def installation() -> Installation:
 
 
 @pytest.fixture(scope="session")
-def real_session(
-    installation: Installation, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealDriver]:
+def real_session(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealDriver]:
     driver = RealDriver(installation, tmp_path_factory.mktemp("triton"), _free_ports())
     trio.run(driver.start)
     try:

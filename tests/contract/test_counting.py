@@ -92,13 +92,9 @@ EXECUTED = [
         f=2,
         error="model says",
     ),
-    Case(
-        "ensemble, member blames the caller", "ens", sleep_body(1, -2, batch=1), 400, f=2, error="in ensemble"
-    ),
+    Case("ensemble, member blames the caller", "ens", sleep_body(1, -2, batch=1), 400, f=2, error="in ensemble"),
     Case("generate", "nobatch", SLEEP, 200, s=1, kind=GEN),
-    Case(
-        "generate, error response", "nobatch", {**SLEEP, "X": -1}, 400, s=1, error="model says no", kind=GEN
-    ),
+    Case("generate, error response", "nobatch", {**SLEEP, "X": -1}, 400, s=1, error="model says no", kind=GEN),
     Case("generate, raises", "nobatch", {**SLEEP, "X": -99}, 400, f=1, error="execute raised", kind=GEN),
     Case(
         "generate, no response",
@@ -134,18 +130,14 @@ EXECUTED = [
     Case("stream, not decoupled", "nobatch", SLEEP, 200, s=1, kind=STREAM),
     Case("stream, raises", "nobatch", {**SLEEP, "X": -99}, 400, f=1, error="execute raised", kind=STREAM),
     Case("empty text", "sentiment", {"text_input": " "}, 400, s=1, error="text_input is empty", kind=GEN),
-    Case(
-        "text that is no UTF-8", "sentiment", b'{"text_input": "\xff"}', 400, s=1, error="not UTF-8", kind=GEN
-    ),
+    Case("text that is no UTF-8", "sentiment", b'{"text_input": "\xff"}', 400, s=1, error="not UTF-8", kind=GEN),
 ]
 
 REFUSED = [
     Case("wrong shape", "nobatch", sleep_body(1, batch=1), 400, error="unexpected shape for input"),
     Case("no batch dimension", "sleep", sleep_body(1), 400, error="unexpected shape for input"),
     Case("batch too large", "sleep", sleep_body(1, batch=9), 400, error="batch-size must be <= 8"),
-    Case(
-        "wrong type", "nobatch", with_input(sleep_body(1), "X", datatype="FP32"), 400, error="expects 'INT32'"
-    ),
+    Case("wrong type", "nobatch", with_input(sleep_body(1), "X", datatype="FP32"), 400, error="expects 'INT32'"),
     Case(
         "unknown type",
         "nobatch",
@@ -224,9 +216,7 @@ REFUSED = [
         kind=GEN,
     ),
     Case("generate, empty", "nobatch", b"", 500, error="The document is empty", kind=GEN),
-    Case(
-        "generate, no object", "nobatch", b"[]", 500, error="attempt to get members for non-object", kind=GEN
-    ),
+    Case("generate, no object", "nobatch", b"[]", 500, error="attempt to get members for non-object", kind=GEN),
     Case("generate, missing input", "nobatch", {"X": 1}, 400, error="expected 2 inputs but got 1", kind=GEN),
     Case("generate, two for one", "nobatch", {**SLEEP, "X": [1, 2]}, 400, error="proper shape", kind=GEN),
     Case(
@@ -276,9 +266,7 @@ async def test_executed_outcome_counts(triton: TritonDriver, case: Case) -> None
     assert (after[0] - before[0], after[1] - before[1]) == (case.s, case.f)
     if reply.status != 200:
         # The one thing in the answer that tells an error of an execution from a refusal.
-        expected = (
-            ("content-type", "text/plain") if case.kind == "infer" else ("transfer-encoding", "chunked")
-        )
+        expected = ("content-type", "text/plain") if case.kind == "infer" else ("transfer-encoding", "chunked")
         assert expected in reply.headers.items()
 
 

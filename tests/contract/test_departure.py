@@ -76,9 +76,7 @@ async def test_every_request_that_was_sent_whole_executes_and_counts(triton: Tri
 
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
 @pytest.mark.parametrize("kind", ["infer", "generate", "generate_stream"])
-async def test_truncated_body_never_executes_and_never_counts(
-    triton: TritonDriver, kind: str, how: str
-) -> None:
+async def test_truncated_body_never_executes_and_never_counts(triton: TritonDriver, kind: str, how: str) -> None:
     before, execution = await triton.settled_counts("nobatch"), new_id()
     body = sleep_body(1, id=execution) if kind == "infer" else {"DELAY_MS": 1, "X": 5, "id": execution}
     whole = request_bytes("POST", f"/v2/models/nobatch/{kind}", as_body(body))
@@ -117,9 +115,7 @@ async def test_stream_of_a_model_that_looks_ends_early_and_counts(triton: Triton
 async def test_stream_of_a_model_that_does_not_look_runs_to_its_end_and_counts(triton: TritonDriver) -> None:
     before, execution = await triton.settled_counts("stream"), new_id()
     async with triton.wire() as wire:
-        await wire.send(
-            "POST", "/v2/models/stream/generate_stream", {"N": 4, "DELAY_MS": 100, "id": execution}
-        )
+        await wire.send("POST", "/v2/models/stream/generate_stream", {"N": 4, "DELAY_MS": 100, "id": execution})
         assert (await wire.head()).status == 200
         await wire.close()
     assert await triton.counts("stream") == before

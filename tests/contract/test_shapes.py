@@ -38,9 +38,7 @@ async def test_infer_answer_in_json(triton: TritonDriver) -> None:
 )
 async def test_binary_tensors_in_and_out(triton: TritonDriver, wanted: dict[str, Any]) -> None:
     four = {"binary_data_size": 4}
-    inputs = [
-        {"name": name, "datatype": "INT32", "shape": [1], "parameters": four} for name in ("DELAY_MS", "X")
-    ]
+    inputs = [{"name": name, "datatype": "INT32", "shape": [1], "parameters": four} for name in ("DELAY_MS", "X")]
     head = json.dumps({"inputs": inputs, **wanted}).encode()
     reply = await triton.ask(
         "POST",
@@ -95,9 +93,7 @@ async def test_error_of_a_stream_is_an_event_with_status_400(triton: TritonDrive
 async def test_text_beyond_ascii_survives_and_the_story_is_the_prompts(triton: TritonDriver) -> None:
     stories = []
     for prompt in ("The Queen of Hearts ♥ said", "The Queen of Hearts ♥ said", "Down, down, down"):
-        reply = await triton.post(
-            "/v2/models/storyteller/generate_stream", {"text_input": prompt, "max_tokens": 8}
-        )
+        reply = await triton.post("/v2/models/storyteller/generate_stream", {"text_input": prompt, "max_tokens": 8})
         stories.append("".join(event["text_output"] for event in events_of(reply.body)))
     assert stories[0] == stories[1] != stories[2]
     assert len(stories[0].split()) <= 8
@@ -216,9 +212,7 @@ async def test_metadata_and_configuration(triton: TritonDriver) -> None:
         ("GET", "/v2/health/live?verbose=1", 200, b""),
     ],
 )
-async def test_plain_routes(
-    triton: TritonDriver, method: str, path: str, status: int, body: bytes | None
-) -> None:
+async def test_plain_routes(triton: TritonDriver, method: str, path: str, status: int, body: bytes | None) -> None:
     async with triton.wire() as wire:
         await wire.stream.send_all(request_bytes(method, path))
         raw = bytes(await wire.stream.receive_some(65536))
@@ -232,9 +226,7 @@ async def test_connection_is_kept_alive(triton: TritonDriver) -> None:
         for _ in range(3):
             assert (await wire.ask("GET", "/v2/health/live")).status == 200
             assert (await wire.ask("POST", "/v2/models/nobatch/infer", b"nope")).status == 500
-            assert (
-                await wire.ask("POST", "/v2/models/stream/generate_stream", {"N": 2, "DELAY_MS": 1})
-            ).status == 200
+            assert (await wire.ask("POST", "/v2/models/stream/generate_stream", {"N": 2, "DELAY_MS": 1})).status == 200
 
 
 async def test_what_is_no_http_ends_the_connection_without_an_answer(triton: TritonDriver) -> None:

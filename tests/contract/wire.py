@@ -34,9 +34,7 @@ class Reply:
         return str(told["error"]) if isinstance(told, dict) and "error" in told else ""
 
 
-def request_bytes(
-    method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
-) -> bytes:
+def request_bytes(method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
     """A whole request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: triton", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -55,9 +53,7 @@ class Wire:
         self._http = h11.Connection(h11.CLIENT)
         self._method = "GET"
 
-    async def send(
-        self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
-    ) -> None:
+    async def send(self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> None:
         """Send a whole request; read its answer with `reply` or `events`."""
         raw = as_body(body)
         told = [("Host", "triton"), ("Content-Length", str(len(raw))), *(headers or {}).items()]
@@ -82,9 +78,7 @@ class Wire:
         self._http.start_next_cycle()
         return Reply(head.status_code, _headers(head), body)
 
-    async def ask(
-        self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
-    ) -> Reply:
+    async def ask(self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> Reply:
         """Send a request and read its answer."""
         await self.send(method, path, body, headers)
         return await self.reply()

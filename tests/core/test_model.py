@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.core.model.cases import Case
 from tests.core.model.check import check
 from tests.core.model.explore import search
 from tests.core.model.judge import BrokenRuleError
 from tests.core.model.large import LARGE
 from tests.core.model.small import SMALL
 from tests.core.mutants import MUTANTS
+
+if TYPE_CHECKING:
+    from tests.core.model.cases import Case
 
 
 @pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)

@@ -74,9 +74,7 @@ class Demonstration:
 
     def left_running(self) -> str:
         """The processes that still know its run folder."""
-        listing = subprocess.run(
-            ["ps", "axww", "-o", "pid,args"], capture_output=True, text=True, check=True
-        ).stdout
+        listing = subprocess.run(["ps", "axww", "-o", "pid,args"], capture_output=True, text=True, check=True).stdout
         return "\n".join(line for line in listing.splitlines() if str(self.run_dir) in line)
 
 

@@ -124,9 +124,7 @@ async def test_one_installs_and_the_other_waits(tmp_path: Path, monkeypatch: pyt
             nursery.start_soon(install, tmp_path)
 
 
-def test_environment_of_the_server_has_no_foreign_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_environment_of_the_server_has_no_foreign_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", "/foreign")
     monkeypatch.setenv("VIRTUAL_ENV", "/foreign")
     environment = module.Installation(tmp_path, module.Python(tmp_path, "3.12", tmp_path)).environment()

@@ -233,7 +233,9 @@ class Bench:
 
     async def freed(self, sent: Sent, *, seconds: float = 15.0) -> None:
         """Waits until its credit is back."""
-        await until(lambda: not self.held(sent), f"the credit of a claim that is {self.state(sent)}", seconds=seconds)
+        await until(
+            lambda: not self.held(sent), lambda: f"the credit of a claim that is {self.state(sent)}", seconds=seconds
+        )
 
     async def freed_by_the_end(self, sent: Sent, *, margin_s: float = POLL_S + MARGIN_S, seconds: float = 15.0) -> None:
         """Waits until its credit is back and holds that it came after the end of its work, and soon."""
@@ -246,7 +248,7 @@ class Bench:
 
     async def becomes(self, sent: Sent, state: ClaimState) -> None:
         """Waits until its claim is in this state."""
-        await until(lambda: self.state(sent) is state, f"a claim that is {self.state(sent)} to be {state}")
+        await until(lambda: self.state(sent) is state, lambda: f"a claim that is {self.state(sent)} to be {state}")
 
     async def stays(self, sent: Sent, state: ClaimState, *, seconds: float) -> None:
         """For so long its claim stays as it is."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 _SOURCES = {
     "work": HERE / "models" / "work_model.py",
+    "bulk": HERE / "models" / "bulk_model.py",
     "stream": HERE.parent / "contract" / "models" / "stream_model.py",
 }
 
@@ -37,8 +38,8 @@ class Model:
 
     Attributes:
         name: its name.
-        source: `work` (DELAY_MS, X -> Y), `stream` (decoupled; named "late" it sends from a thread), or `ensemble`
-            (of the model "work").
+        source: `work` (DELAY_MS, X -> Y), `bulk` (DELAY_MS, N -> N numbers, calls merged into batches), `stream`
+            (decoupled; named "late" it sends from a thread), or `ensemble` (of the model "work").
         instances: executions that can run at once; more than the governor has slots, so that a call too many shows.
         warmups: how often each instance is called when it is loaded.
         warmup_ms: how long each of these calls computes.
@@ -54,13 +55,14 @@ class Model:
 
     def config(self) -> str:
         """Its config.pbtxt."""
-        second = "N" if self.source == "stream" else "X"
+        second = "X" if self.source in {"work", "ensemble"} else "N"
+        bulk = self.source == "bulk"
         inputs = ", ".join(f'{{ name: "{name}" data_type: TYPE_INT32 dims: [ 1 ] }}' for name in ("DELAY_MS", second))
         lines = [
             f'name: "{self.name}"',
-            "max_batch_size: 0",
+            f"max_batch_size: {8 if bulk else 0}",
             f"input [ {inputs} ]",
-            'output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]',
+            f'output [ {{ name: "Y" data_type: TYPE_INT32 dims: [ {-1 if bulk else 1} ] }} ]',
         ]
         if self.source == "ensemble":
             maps = " ".join(f'input_map {{ key: "{key}" value: "{key}" }}' for key in ("DELAY_MS", "X"))
@@ -73,6 +75,8 @@ class Model:
         ]
         if self.source == "stream":
             lines.append("model_transaction_policy { decoupled: true }")
+        if bulk:
+            lines.append("dynamic_batching { max_queue_delay_microseconds: 100000 }")
         if self.warmups:
             data = {"DELAY_MS": 'input_data_file: "delay"', "X": "zero_data: true"}
             tensors = " ".join(

@@ -51,16 +51,23 @@ async def test_kill_ends_broken_claims_when_another_process_answers_and_not_befo
 
 
 async def test_kill_while_nothing_waits_is_found_before_the_next_delivery(lab: Lab) -> None:
-    """E4, E6: nobody looks while Triton restarts; the next call takes the new baseline first, so that its own break
-    is provable by the new counter."""
-    async with governed(lab, direct=True) as bench:
-        assert await bench.call() == 200
-        await bench.settle()
+    """E4, E6, ADR-0007: nobody looks while Triton restarts. The next call takes the new baseline first, so that its own
+    break is provable by the new counter, with boot identity and without."""
+    async with (
+        governed(lab, "work", direct=True) as known,
+        governed(lab, "second", direct=True, boot="none", on_fall=OnFall.HOLD) as unknown,
+    ):
+        for bench in (known, unknown):
+            assert await bench.call() == 200
+            await lab.wait_counted(bench.identity.key.model, 1)
+            await bench.identity.take_reading()
+        await known.settle()
         await lab.kill_server_alone()
         await lab.restart()
-        await bench.freed_by_the_end(await bench.broken(400))
-        totals = bench.statistics.ledger_totals
-        assert (totals.restarts, totals.proven_quiet, totals.baseline_missing) == (1, 1, 0)
+        for bench in (known, unknown):
+            await bench.freed_by_the_end(await bench.broken(300))
+            totals = bench.statistics.ledger_totals
+            assert (totals.restarts + totals.unknown_falls, totals.proven_quiet, totals.baseline_missing) == (1, 1, 0)
 
 
 @pytest.mark.xfail(strict=True, reason="what the dead process answered last is still awaited from the new counter")

@@ -94,10 +94,12 @@ class Work:
             self._executions[request_id].last_beat_s = at_s
 
 
-async def until(condition: Callable[[], bool], what: str, *, seconds: float = 15.0, step_s: float = 0.005) -> None:
+async def until(
+    condition: Callable[[], bool], what: str | Callable[[], str], *, seconds: float = 15.0, step_s: float = 0.005
+) -> None:
     """Waits until a condition holds; fails after so many seconds and says what it waited for."""
     with trio.move_on_after(seconds):
         while not condition():
             await trio.sleep(step_s)
         return
-    raise AssertionError(f"waited {seconds} s in vain for {what}")
+    raise AssertionError(f"waited {seconds} s in vain for {what if isinstance(what, str) else what()}")

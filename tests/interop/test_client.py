@@ -67,6 +67,16 @@ async def test_cancel_abort_and_deadline_end_one_prompt_each(shared_url: str) ->
     await no_subscriber_left(shared_url)
 
 
+async def test_a_client_that_comes_back_hears_every_event_once(shared_url: str) -> None:
+    """By its cursor, by load and by resume, in the middle of a turn and after it."""
+    await run_script("reconnect", {"url": shared_url})
+    await no_subscriber_left(shared_url)
+
+
+async def test_the_queue_names_status_model_and_branches(shared_url: str) -> None:
+    await run_script("session", {"url": shared_url})
+
+
 async def test_close_ends_every_pending_prompt_and_the_stream(shared_url: str) -> None:
     await run_script("close", {"url": shared_url})
     await no_subscriber_left(shared_url)

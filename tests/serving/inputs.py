@@ -170,10 +170,7 @@ HOSTILE_INPUTS: Final = (
     ),
     _h2(
         "80 streams reset at once",
-        *(
-            _request(b"/wait/5.0", stream=2 * n + 1) + _frame(RESET, 0, 2 * n + 1, bytes(4))
-            for n in range(80)
-        ),
+        *(_request(b"/wait/5.0", stream=2 * n + 1) + _frame(RESET, 0, 2 * n + 1, bytes(4)) for n in range(80)),
     ),
     _h2(
         "DATA after an early answer",

@@ -65,9 +65,7 @@ class TestBodies:
         assert "100 bytes" in str(exchange.error["error"])
         assert exchange.headers[b"connection"] == b"close"
 
-    @pytest.mark.parametrize(
-        ("length", "status"), [(b"9" * 5000, 413), (b"-1", 400), (b"1e3", 400), (b"", 400)]
-    )
+    @pytest.mark.parametrize(("length", "status"), [(b"9" * 5000, 413), (b"-1", 400), (b"1e3", 400), (b"", 400)])
     async def test_odd_lengths_are_refused(self, length: bytes, status: int) -> None:
         assert (await Exchange("/", length=length).run(guard(echo))).status == status
 
@@ -440,9 +438,7 @@ class TestOverConnections:
         assert not logs
 
 
-@pytest.mark.parametrize(
-    "limits", [{"max_body_bytes": -1}, {"max_in_flight": 0}], ids=["no body", "no requests"]
-)
+@pytest.mark.parametrize("limits", [{"max_body_bytes": -1}, {"max_in_flight": 0}], ids=["no body", "no requests"])
 def test_limits_that_cannot_work_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         guard(echo, **limits)

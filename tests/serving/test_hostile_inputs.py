@@ -49,9 +49,7 @@ def test_there_are_51_distinct_inputs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bare", "quart"])
-async def test_every_hostile_input_leaves_the_service_as_it_was(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_every_hostile_input_leaves_the_service_as_it_was(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     app: ASGIFramework = BareApp() if kind == "bare" else quart_app()
     async with serving(app) as server:
         await settled(server)
@@ -67,9 +65,7 @@ async def test_every_hostile_input_leaves_the_service_as_it_was(
     assert "connection failed" not in caplog.text, "known inputs are answered, not only contained"
 
 
-@pytest.mark.parametrize(
-    "hostile", [h for h in HOSTILE_INPUTS if h.kills_stock], ids=lambda hostile: str(hostile.name)
-)
+@pytest.mark.parametrize("hostile", [h for h in HOSTILE_INPUTS if h.kills_stock], ids=lambda hostile: str(hostile.name))
 async def test_the_stock_worker_dies_of_it(hostile: HostileInput, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shows that the inputs above are worth their name; one that stops killing makes its mend superfluous."""
     monkeypatch.setattr(trio_worker, "TCPServer", TCPServer)

@@ -99,9 +99,7 @@ async def test_an_offer_to_switch_to_h2c_is_ignored() -> None:
     """HttpOneOnly: RFC 9110 7.8 lets a server ignore an Upgrade, and `curl --http2` counts on it."""
     async with serving(BareApp()) as server, await connect(server.port) as client:
         for _ in range(2):
-            await client.send_all(
-                get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: ")
-            )
+            await client.send_all(get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: "))
             reply = await read_reply(client)
             assert (reply.status, reply.body) == (200, b"ok")
 

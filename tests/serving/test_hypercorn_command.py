@@ -40,9 +40,7 @@ async def hypercorn(folder: Path) -> AsyncIterator[tuple[int, trio.Process]]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "hypercorn", "-k", "trio", "-b", f"127.0.0.1:{port}", "plain:app"]
     async with trio.open_nursery() as nursery:
-        run = partial(
-            trio.run_process, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-        )
+        run = partial(trio.run_process, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         process: trio.Process = await nursery.start(run, command)
         try:
             await _answers(port)

@@ -104,9 +104,7 @@ async def test_reset_after_the_body_executes_and_counts(
     assert (fault.used, triton.faults.active) == (1, [])
 
 
-async def test_reset_within_the_answer(
-    triton: SimulatedTriton, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_reset_within_the_answer(triton: SimulatedTriton, autojump_clock: trio.testing.MockClock) -> None:
     triton.faults.add(ResetMidAnswer(body_bytes=10), endpoint=Endpoint.INFER)
     wire = Wire(triton.connect_in_memory())
     await wire.send("POST", INFER, sleep_body(1))
@@ -177,9 +175,7 @@ async def test_statistics_without_models_without_json_and_with_ten_mebibytes(
     assert json.loads(huge.body)["model_stats"][0]["name"] == "nobatch"
 
 
-async def test_endless_body_never_ends(
-    triton: SimulatedTriton, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_endless_body_never_ends(triton: SimulatedTriton, autojump_clock: trio.testing.MockClock) -> None:
     triton.faults.add(EndlessBody(every_s=0.1), endpoint=Endpoint.STATISTICS)
     wire = Wire(triton.connect_in_memory())
     await wire.send("GET", STATS)

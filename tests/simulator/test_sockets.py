@@ -32,8 +32,7 @@ async def test_serves_both_ports(triton: SimulatedTriton) -> None:
     wire, metrics = await connect(triton), await connect(triton, metrics=True)
     assert (await wire.ask("POST", "/v2/models/nobatch/infer", sleep_body(1))).status == 200
     assert (
-        b'nv_inference_request_success{model="nobatch",version="1"} 1\n'
-        in (await metrics.ask("GET", "/metrics")).body
+        b'nv_inference_request_success{model="nobatch",version="1"} 1\n' in (await metrics.ask("GET", "/metrics")).body
     )
 
 

@@ -20,9 +20,7 @@ WORKLOAD = Path(workload.__file__).parent
 
 def test_same_prompt_tells_the_same_story_and_another_one_another() -> None:
     teller = Storyteller.of_book()
-    first, again, other = (
-        "".join(teller.tokens(prompt, 40)) for prompt in ("Alice was", "Alice was", "Alice is")
-    )
+    first, again, other = ("".join(teller.tokens(prompt, 40)) for prompt in ("Alice was", "Alice was", "Alice is"))
     assert first == again != other
 
 
@@ -99,9 +97,7 @@ def test_processes_that_log_at_once_never_mix_their_lines(tmp_path: Path) -> Non
     assert {tuple(line) for line in lines} == {("t", "model", "what", "id")}
 
 
-def test_work_log_makes_up_an_id_where_the_request_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_log_makes_up_an_id_where_the_request_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = WorkLog("slow", str(tmp_path / "work.jsonl"))
     assert log.start("mine") == "mine"
     assert log.start("") != log.start("")

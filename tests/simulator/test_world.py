@@ -18,19 +18,13 @@ if TYPE_CHECKING:
 class Call:
     """One inference and everything that came of it."""
 
-    def __init__(
-        self, process: Process, model: str, delay_ms: int, x: int = 5, name: str = "DELAY_MS"
-    ) -> None:
+    def __init__(self, process: Process, model: str, delay_ms: int, x: int = 5, name: str = "DELAY_MS") -> None:
         second = "N" if model in {"stream", "late"} else "X"
         shape = (1, 1) if process.find(model).config.max_batch_size else (1,)
-        inputs = {
-            key: Tensor(key, "INT32", shape, (value,)) for key, value in ((name, delay_ms), (second, x))
-        }
+        inputs = {key: Tensor(key, "INT32", shape, (value,)) for key, value in ((name, delay_ms), (second, x))}
         self.responses: list[Response] = []
         self.ends: list[Failure | None] = []
-        self.inference = Inference(
-            Request("", inputs), on_response=self.responses.append, on_end=self.ends.append
-        )
+        self.inference = Inference(Request("", inputs), on_response=self.responses.append, on_end=self.ends.append)
         process.submit(process.find(model), self.inference)
 
 
@@ -45,9 +39,7 @@ def world_of(version: str = "2.51.0") -> tuple[ManualScheduler, World, Process]:
     return time, world, world.boot()
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"), [("2.44.0", (0, 1)), ("2.45.0", (1, 0)), ("2.51.0", (1, 0))]
-)
+@pytest.mark.parametrize(("version", "expected"), [("2.44.0", (0, 1)), ("2.45.0", (1, 0)), ("2.51.0", (1, 0))])
 def test_error_response_is_a_failure_up_to_2_44(version: str, expected: tuple[int, int]) -> None:
     time, _world, process = world_of(version)
     Call(process, "nobatch", 10, -1)

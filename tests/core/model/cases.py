@@ -55,6 +55,6 @@ class Case:
 def new_case(
     bounds: Bounds, states: int, *sometimes: str, excuses: tuple[str, ...] = (), held: tuple[str, ...] | None = None
 ) -> Case:
-    """A world with the situations it must reach (if none are named: a quiet proof), its exceptions, and what it holds."""
+    """A world, the situations it must reach (a quiet proof, if none are named), its exceptions, and what it holds."""
     fates = None if held is None else frozenset(FATES[fate] for fate in held)
     return Case(bounds, states, frozenset(excuses), frozenset(sometimes) or frozenset({QUIET}), fates)

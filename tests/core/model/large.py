@@ -25,26 +25,26 @@ from tests.core.model.judge import FOREIGN, RELOAD, WARM_UP, WINDOW
 LARGE: dict[str, Case] = {
     "a reload that begins to warm up, metrics before statistics": new_case(
         Bounds(reloads=1, warm_up_after=1, marks=True, metrics=True, split=True, metrics_first=True, disciplined=True),
-        0,
+        87_604,
         QUIET_TWO,
         REPLACED,
     ),
     "a model that warms up, reloads and metrics": new_case(
         Bounds(reloads=2, warm_up=1, warm_up_after=1, metrics=True, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        0,
+        54_343,
         QUIET_TWO,
         REPLACED,
         "quarantined",
     ),
     "a reload that begins to warm up, statistics before metrics": new_case(
         Bounds(calls=1, reloads=1, warm_up_after=1, marks=True, metrics=True, split=True),
-        0,
+        6_108,
         REPLACED,
         excuses=(WARM_UP,),
     ),
     "a reload within the settle time": new_case(
         Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True, moments=True, disciplined=True),
-        0,
+        52_801,
         REPLACED,
         QUIET_TWO,
     ),
@@ -64,7 +64,7 @@ LARGE: dict[str, Case] = {
             callers_leave=True,
             on_fall=OnFall.HOLD,
         ),
-        0,
+        106_931,
         QUIET,
         BY_PROCESS,
         OVERTAKEN,
@@ -84,20 +84,20 @@ LARGE: dict[str, Case] = {
             series_reset=True,
             on_fall=OnFall.HOLD,
         ),
-        0,
+        549_235,
         QUIET,
         BY_PROCESS,
         OVERTAKEN,
         REPLACED,
     ),
-    "a restart, shown by other numbers": new_case(Bounds(restarts=1, marks=True), 0, QUIET_TWO, BY_PROCESS),
-    "three calls, errors": new_case(Bounds(calls=3, outcomes=ERRORS), 0, QUIET_TWO),
+    "a restart, shown by other numbers": new_case(Bounds(restarts=1, marks=True), 30_092, QUIET_TWO, BY_PROCESS),
+    "three calls, errors": new_case(Bounds(calls=3, outcomes=ERRORS), 152_218, QUIET_TWO),
     "three calls, a restart, every process known": new_case(
-        Bounds(calls=3, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 0, QUIET_TWO, BY_PROCESS, CARRIED
+        Bounds(calls=3, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 63_086, QUIET_TWO, BY_PROCESS, CARRIED
     ),
     "three calls, a reload, every process known": new_case(
         Bounds(calls=3, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        0,
+        151_325,
         QUIET_TWO,
         REPLACED,
         "quarantined",
@@ -113,14 +113,14 @@ LARGE: dict[str, Case] = {
             boots=KNOWN,
             stamps=KNOWN,
         ),
-        0,
+        96_156,
         QUIET_TWO,
         BY_PROCESS,
         CARRIED,
     ),
     "a restart, processes now known and now not": new_case(
         Bounds(restarts=1, boots=EITHER, stamps=EITHER),
-        0,
+        247_002,
         QUIET_TWO,
         BY_PROCESS,
         CARRIED,
@@ -131,26 +131,28 @@ LARGE: dict[str, Case] = {
         Bounds(
             restarts=1, reloads=1, boots=EITHER, stamps=EITHER, slow_entry=True, on_fall=OnFall.HOLD, disciplined=True
         ),
-        0,
+        465_192,
         QUIET_TWO,
         BY_PROCESS,
         CARRIED,
         OVERTAKEN,
         REPLACED,
     ),
-    "two restarts, no process known": new_case(Bounds(restarts=2), 0, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined"),
+    "two restarts, no process known": new_case(
+        Bounds(restarts=2), 66_958, QUIET_TWO, BY_PROCESS, OVERTAKEN, "quarantined"
+    ),
     "two restarts, a fall means restart": new_case(
-        Bounds(restarts=2, on_fall=OnFall.RESTART), 0, BY_PROCESS, "contested", excuses=(WINDOW,)
+        Bounds(restarts=2, on_fall=OnFall.RESTART), 65_875, BY_PROCESS, "contested", excuses=(WINDOW,)
     ),
     "two restarts, a fall means nothing": new_case(
-        Bounds(restarts=2, on_fall=OnFall.HOLD), 0, QUIET_TWO, "quarantined"
+        Bounds(restarts=2, on_fall=OnFall.HOLD), 68_484, QUIET_TWO, "quarantined"
     ),
     "a restart and a reload, no process known": new_case(
-        Bounds(restarts=1, reloads=1), 0, BY_PROCESS, OVERTAKEN, excuses=(RELOAD,)
+        Bounds(restarts=1, reloads=1), 122_251, BY_PROCESS, OVERTAKEN, excuses=(RELOAD,)
     ),
     "a restart and a reload, metrics": new_case(
         Bounds(restarts=1, reloads=1, metrics=True, slow_entry=True),
-        0,
+        171_875,
         "reload",
         "unknown_fall",
         BY_PROCESS,
@@ -166,78 +168,78 @@ LARGE: dict[str, Case] = {
             boots=KNOWN,
             stamps=KNOWN,
         ),
-        0,
+        189_626,
         "reload",
         BY_PROCESS,
         REPLACED,
         CARRIED,
     ),
     "a restart and a reload, statistics and metrics of different moments": new_case(
-        Bounds(restarts=1, reloads=1, metrics=True, split=True), 0, "reload", "unknown_fall", BY_PROCESS, REPLACED
+        Bounds(restarts=1, reloads=1, metrics=True, split=True), 564_194, "reload", "unknown_fall", BY_PROCESS, REPLACED
     ),
     "a reload, metrics of earlier moments": new_case(
-        Bounds(reloads=1, metrics=True, split=True, slow_begin=True), 0, "reload", QUIET_TWO, REPLACED
+        Bounds(reloads=1, metrics=True, split=True, slow_begin=True), 243_075, "reload", QUIET_TWO, REPLACED
     ),
     "two versions, one goes or another comes, and a restart": new_case(
         Bounds(versions=("1", "2"), version_changes=1, restarts=1, disciplined=True),
-        0,
+        292_162,
         "reload",
         "unknown_fall",
         BY_PROCESS,
     ),
     "two versions, one goes or another comes, and one is reloaded": new_case(
         Bounds(versions=("1", "2"), version_changes=1, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        0,
+        377_666,
         "reload",
         QUIET_TWO,
     ),
     "two readings at a time and a restart": new_case(
-        Bounds(readers=2, restarts=1, boots=KNOWN, stamps=KNOWN), 0, "stale", BY_PROCESS, QUIET_TWO
+        Bounds(readers=2, restarts=1, boots=KNOWN, stamps=KNOWN), 205_001, "stale", BY_PROCESS, QUIET_TWO
     ),
-    "two readings at a time and errors": new_case(Bounds(readers=2, outcomes=ERRORS), 0, "stale", QUIET_TWO),
+    "two readings at a time and errors": new_case(Bounds(readers=2, outcomes=ERRORS), 86_165, "stale", QUIET_TWO),
     "an ensemble": new_case(
         Bounds(rule=ENSEMBLE, outcomes=(*ENSEMBLE_OUTCOMES, "ensemble failed, uncounted"), slow_send=True),
-        0,
+        39_831,
         QUIET_TWO,
     ),
     "an ensemble and a restart": new_case(
         Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        0,
+        45_704,
         QUIET_TWO,
         BY_PROCESS,
     ),
     "warm-up, a restart and a reload": new_case(
-        Bounds(warm_up=1, warm_up_after=1, restarts=1, reloads=1, on_fall=OnFall.HOLD), 0, QUIET_TWO, OVERTAKEN
+        Bounds(warm_up=1, warm_up_after=1, restarts=1, reloads=1, on_fall=OnFall.HOLD), 124_520, QUIET_TWO, OVERTAKEN
     ),
     "a model that turns out to be an ensemble, and a restart": new_case(
-        Bounds(recounts=1, restarts=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, BY_PROCESS
+        Bounds(recounts=1, restarts=1, boots=KNOWN, stamps=KNOWN), 67_604, QUIET_TWO, BY_PROCESS
     ),
-    "deliveries are lost": new_case(Bounds(delivery_lost=True, restarts=1), 0, BY_PROCESS, "quarantined"),
-    "two foreign calls": new_case(Bounds(foreign=2), 0, "contested", "contested no more", excuses=(FOREIGN,)),
+    "deliveries are lost": new_case(Bounds(delivery_lost=True, restarts=1), 33_415, BY_PROCESS, "quarantined"),
+    "two foreign calls": new_case(Bounds(foreign=2), 39_946, "contested", "contested no more", excuses=(FOREIGN,)),
     # What stays held
-    "live: an undisciplined driver": new_case(Bounds(), 0, QUIET_TWO, held=(COUNTED,)),
+    "live: an undisciplined driver": new_case(Bounds(), 3_989, QUIET_TWO, held=(COUNTED,)),
     "live: a restart, no process known": new_case(
-        Bounds(disciplined=True, restarts=1), 0, QUIET_TWO, BY_PROCESS, held=(COUNTED, DIED, OLD)
+        Bounds(disciplined=True, restarts=1), 10_611, QUIET_TWO, BY_PROCESS, held=(COUNTED, DIED, OLD)
     ),
     "live: a reload, every process known": new_case(
-        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN), 0, QUIET_TWO, REPLACED, held=(COUNTED, OLD)
+        Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN), 10_603, QUIET_TWO, REPLACED, held=(COUNTED, OLD)
     ),
     "live: a reload and a restart, every process known, metrics": new_case(
         Bounds(disciplined=True, reloads=1, restarts=1, boots=KNOWN, stamps=KNOWN, metrics=True, slow_restart=True),
-        0,
+        37_774,
         QUIET_TWO,
         REPLACED,
         held=(COUNTED, OLD),
     ),
     "live: deliveries are lost": new_case(
-        Bounds(disciplined=True, delivery_lost=True, boots=KNOWN, stamps=KNOWN), 0, QUIET, held=(COUNTED, DROPPED)
+        Bounds(disciplined=True, delivery_lost=True, boots=KNOWN, stamps=KNOWN), 2_051, QUIET, held=(COUNTED, DROPPED)
     ),
     "live: an ensemble": new_case(
-        Bounds(disciplined=True, rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES), 0, QUIET_TWO, held=(COUNTED,)
+        Bounds(disciplined=True, rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES), 13_226, QUIET_TWO, held=(COUNTED,)
     ),
     "live: three calls, a restart, every process known": new_case(
         Bounds(calls=3, disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN, slow_restart=True),
-        0,
+        45_199,
         QUIET_TWO,
         BY_PROCESS,
         held=(COUNTED,),
