@@ -50,7 +50,7 @@ STEP = st.builds(
     deed=st.sampled_from(DEEDS),
     number=st.integers(0, 11),
     seconds=st.sampled_from([0.0, 0.5, 3.0]),
-    after_s=st.sampled_from([0.0, 0.0, 0.0, 0.3, 2.0]),
+    after_s=st.sampled_from([0.0, 0.0, 0.0, 0.3, 0.5, 2.0, 3.0]),
 )
 
 

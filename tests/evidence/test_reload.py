@@ -62,7 +62,7 @@ async def freed_by_metrics(lab: Lab, model: str, how: How) -> None:
 async def held_without_metrics(lab: Lab, model: str, how: How) -> None:
     async with governed(lab, model) as bench:
         assert await bench.call() == 200
-        broken = await bench.broken(2_000)
+        broken = await bench.broken(4_000)
         await bench.settle()
         await load_anew(lab, model, how)
         await bench.becomes(broken, ClaimState.QUARANTINED)
@@ -102,7 +102,7 @@ async def test_reload_that_nobody_can_explain_ends_what_the_operator_chose(lab: 
 async def explained_by_metrics(lab: Lab, model: str) -> None:
     async with governed(lab, model, metrics=True, boot="none", on_fall=OnFall.RESTART) as bench:
         assert await bench.call() == 200
-        broken = await bench.broken(3_000)
+        broken = await bench.broken(4_000)
         await bench.settle()
         await lab.reload(model)
         await bench.freed_by_the_end(broken)
@@ -114,7 +114,7 @@ async def held(lab: Lab, model: str) -> None:
     async with governed(lab, model, boot="none", on_fall=OnFall.HOLD) as bench:
         assert await bench.call() == 200
         await bench.settle()
-        broken = await bench.broken(2_500)
+        broken = await bench.broken(4_000)
         await bench.readings(1)
         await lab.reload(model)
         await bench.becomes(broken, ClaimState.QUARANTINED)
@@ -143,7 +143,7 @@ async def test_reload_just_after_the_delivery_never_frees_the_credit_early(lab: 
         before = await lab.ends("a")
         assert await bench.call() == 200
         await lab.wait_counted("a", before + 1)
-        broken = await bench.broken(1_500)
+        broken = await bench.broken(2_000)
         await bench.identity.take_reading()
         await lab.reload("a")
         await until(lambda: bench.statistics.ledger_totals.reloads == 1, "the reload to be seen")
@@ -170,7 +170,7 @@ async def test_open_call_is_answered_by_the_old_instance(lab: Lab) -> None:
     """E5 to E7: an open claim goes through the reload as if there were none; its answer is its end. A call broken in
     the new instance meanwhile is quiet only when nothing of ours is left, the open one included."""
     async with governed(lab, "a", slots=2, metrics=True) as bench:
-        opened = await bench.executing(bench.submit(2_000))
+        opened = await bench.executing(bench.submit(2_500))
         await lab.reload("a")
         broken = await bench.broken(200)
         await lab.wait_ended([broken.id])

@@ -35,7 +35,7 @@ async def added(lab: Lab, model: str, *, metrics: bool) -> None:
     async with governed(lab, model, slots=2, metrics=metrics) as bench:
         for version in ("1", "2"):
             assert await bench.submit(version=version).status() == 200
-        broken = await bench.broken(2_000, version="2")
+        broken = await bench.broken(2_500, version="2")
         await bench.readings(1)
         await have_versions(lab, model, 1, 2, 3)
         assert await bench.submit(version="3").status() == 200
@@ -54,7 +54,7 @@ async def removed(lab: Lab, model: str, *, metrics: bool) -> None:
     async with governed(lab, model, slots=2, metrics=metrics) as bench:
         for version in ("1", "1", "2", "2"):
             assert await bench.submit(version=version).status() == 200
-        broken = await bench.broken(2_000, version="2")
+        broken = await bench.broken(2_500, version="2")
         await bench.settle()
         await have_versions(lab, model, 1)
         await until(lambda: bench.statistics.ledger_totals.reloads == 1, "the removal to be seen")
@@ -76,7 +76,7 @@ async def test_one_version_added_and_one_removed_at_once(lab: Lab) -> None:
     async with governed(lab, "measured", slots=2, metrics=True) as bench:
         for version in ("1", "2"):
             assert await bench.submit(version=version).status() == 200
-        broken = await bench.broken(2_000, version="2")
+        broken = await bench.broken(2_500, version="2")
         await bench.settle()
         await have_versions(lab, "measured", 1, 3)
         for _ in range(4):

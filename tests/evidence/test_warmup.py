@@ -39,7 +39,7 @@ async def held_over_a_reload(lab: Lab, model: str, *, metrics: bool) -> None:
     async with governed(lab, model, metrics=metrics) as bench:
         assert await bench.call() == 200
         await bench.settle()
-        broken = await bench.broken(2_000)
+        broken = await bench.broken(3_000)
         await bench.settle()
         await lab.reload(model)
         await bench.becomes(broken, ClaimState.QUARANTINED)

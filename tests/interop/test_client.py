@@ -93,3 +93,9 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_misses_nothing(govern:
         told = await run_script("eviction", {"url": governor.url, "turns": 40, "promptBytes": 200_000})
         assert told["cutOffAfter"] < told["published"]
         await governor.wait_metric("vig_event_subscribers", 0)
+
+
+async def test_a_token_opens_every_route_and_nothing_else_does(govern: Govern) -> None:
+    token = "0123456789abcdef0123456789abcdef"
+    async with govern(limits=f'[tokens]\napi = "{token}"') as governor:
+        await run_script("token", {"url": governor.url, "token": token})
