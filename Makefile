@@ -66,7 +66,7 @@ bench: $(VENV)/.dev-ready ## infer through the governor against direct, side by 
 setup: $(VENV)/.dev-ready ## Make the virtual environment for development
 
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) .venv-triton $(RUN_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-triton .node $(RUN_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found; install one or set PYTHON=/path/to/python"; exit 1; }
