@@ -47,12 +47,13 @@ class BootStamp:
 
     Args:
         model: Triton's model name, whose trace settings carry the nonce.
-        source: where the identity comes from; `auto` tries the nonce, then an id that holds a UUID.
+        source: where the identity comes from; `auto` tries the nonce, then an id that holds a UUID, and keeps to
+            what it found first: two kinds of name for one process would look like two processes.
     """
 
     def __init__(self, model: str, source: BootSource, *, entropy: random.Random | None = None) -> None:
         self._model = model
-        self._source = source
+        self._source: BootSource = source
         self._entropy = entropy or random.SystemRandom()
         # Two connections that find no nonce must not both write one: the later would look like a restart.
         # Held for at most the lane's connect timeout, which bounds the stamp.
@@ -69,8 +70,16 @@ class BootStamp:
         if self._source != "id":
             nonce = await self._nonce(connection)
             if nonce is not None or self._source == "trace":
-                return nonce
-        return await self._server_id(connection)
+                return nonce if self._keep_to("trace") else None
+        server_id = await self._server_id(connection)
+        # A model that is unloaded has no trace settings just now: its id must not stand in for its nonce.
+        return server_id if server_id is not None and self._keep_to("id") else None
+
+    def _keep_to(self, source: BootSource) -> bool:
+        """Settles what `auto` uses; False if it was settled otherwise meanwhile."""
+        if self._source == "auto":
+            self._source = source
+        return self._source == source
 
     async def _nonce(self, connection: FreshConnection) -> str | None:
         value = await self._trace_setting(connection)

@@ -98,6 +98,6 @@ def test_no_long_walk_breaks_a_rule(walk: type[Walk]) -> None:
     run_state_machine_as_test(
         walk,
         settings=settings(
-            max_examples=2000, stateful_step_count=150, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=1000, stateful_step_count=120, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
