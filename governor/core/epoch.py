@@ -58,6 +58,14 @@ class Epoch:
             return False
         return not self.process.fell(rule.measure(reading.process))
 
+    def keep_highest(self, reading: Reading, rule: CountRule) -> None:
+        """E6: a fall is told against the highest reading, also against one that proves nothing."""
+        self.marks = tuple(map(max, zip(self.marks, reading.life, strict=False))) if self.marks else reading.life
+        if self.model is not None:
+            self.model.high = max(self.model.high, rule.measure(reading.model))
+        if self.process is not None and reading.process is not None:
+            self.process.high = max(self.process.high, rule.measure(reading.process))
+
     def observe(self, reading: Reading, rule: CountRule, *, by_model: int, by_process: int) -> None:
         """Takes over a reading of this life.
 
@@ -116,6 +124,13 @@ class Unsettled:
         self._let_go += most
         self._pending += most
         self._undated += most
+
+    def reweigh(self, factor: int) -> None:
+        """The counter is measured anew, and a call adds up to `factor` times what it did."""
+        self._let_go += self._pending * (factor - 1)
+        self._pending *= factor
+        self._undated *= factor
+        self._recent = deque((let_go_at_s, most * factor) for let_go_at_s, most in self._recent)
 
     def settled(self, now_s: float) -> int:
         """How much of all that was ever let go of is in what a reading asked for now shows."""

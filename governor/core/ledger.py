@@ -243,6 +243,8 @@ class Ledger:
             self._epoch.process = None
         self._warms_up = warms_up
         if rule.most > self._rule.most:
+            # What was let go of under the old rule is not in the counter yet, and will be measured by the new one.
+            self._unsettled.reweigh(-(-rule.most // self._rule.most))
             self._rule = rule
             self._readings += 1
             self._epoch = Epoch(number=self._epoch.number + 1, boot=self._epoch.boot)
@@ -276,6 +278,7 @@ class Ledger:
             self.totals.contested += not self.contested
             self.contested = True
         if self.contested and (self._dispatched() or self._unsettled.since(ticket)):
+            self._epoch.keep_highest(reading, self._rule)
             return []
         if self.contested:
             self.contested = False

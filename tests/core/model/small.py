@@ -82,7 +82,7 @@ SMALL: dict[str, Case] = {
         BY_PROCESS,
     ),
     "an ensemble": new_case(Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES[:2]), 24_368, QUIET_TWO),
-    "a model that turns out to be an ensemble": new_case(Bounds(recounts=1), 11_481, QUIET_TWO),
+    "a model that turns out to be an ensemble": new_case(Bounds(recounts=1), 12_498, QUIET_TWO),
     "warm-up": new_case(
         Bounds(calls=1, warm_up=2, warm_up_after=2, restarts=1, reloads=1, on_fall=OnFall.HOLD), 4_939, QUIET
     ),
@@ -101,16 +101,16 @@ SMALL: dict[str, Case] = {
     "a reload taken for a restart": new_case(
         Bounds(reloads=1, disciplined=True), 11_147, BY_PROCESS, excuses=(RELOAD,)
     ),
-    "a foreign caller": new_case(Bounds(foreign=1), 15_671, "contested", "contested no more", excuses=(FOREIGN,)),
-    "an operator releases what executes": new_case(Bounds(releases=1), 6_928, "contested", excuses=(WRONG_RELEASE,)),
+    "a foreign caller": new_case(Bounds(foreign=1), 14_873, "contested", "contested no more", excuses=(FOREIGN,)),
+    "an operator releases what executes": new_case(Bounds(releases=1), 6_878, "contested", excuses=(WRONG_RELEASE,)),
     "an operator starts the ledger afresh while something executes": new_case(
-        Bounds(fresh_starts=1, disciplined=True), 5_929, "contested", excuses=(WRONG_RELEASE,)
+        Bounds(fresh_starts=1, disciplined=True), 5_891, "contested", excuses=(WRONG_RELEASE,)
     ),
     "a count later than the settle time": new_case(
-        Bounds(lag_is_short=False), 5_111, "contested", excuses=(LATE_COUNT,)
+        Bounds(lag_is_short=False), 5_061, "contested", excuses=(LATE_COUNT,)
     ),
     "a load that begins to warm up": new_case(
-        Bounds(calls=1, warm_up_after=1, reloads=1, on_fall=OnFall.HOLD), 1_977, OVERTAKEN, excuses=(WARM_UP,)
+        Bounds(calls=1, warm_up_after=1, reloads=1, on_fall=OnFall.HOLD), 1_902, OVERTAKEN, excuses=(WARM_UP,)
     ),
     "a decoupled model nobody recognised": new_case(Bounds(counts_early=True), 9_707, QUIET, excuses=(EARLY_COUNT,)),
     "two processes at a time": new_case(
