@@ -188,7 +188,8 @@ async def install(folder: Path, report: Report = lambda _sentence: None) -> Inst
 
 
 def _venv_in(folder: Path) -> Path:
-    venv = folder.absolute() / VENV_NAME
+    # Several checkouts may link to one installation; it is known by where it really is, and emptied if it is not.
+    venv = (folder / VENV_NAME).resolve()
     venv.mkdir(parents=True, exist_ok=True)
     return venv
 

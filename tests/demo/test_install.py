@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -122,6 +123,32 @@ async def test_one_installs_and_the_other_waits(tmp_path: Path, monkeypatch: pyt
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(install, tmp_path)
+
+
+async def test_a_link_to_an_installation_is_followed_and_never_empties_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several checkouts may share one installation; its marker names the folder that it is really in."""
+    made = 0
+
+    async def fake(venv: Path, _report: object) -> module.Installation:
+        nonlocal made
+        made += 1
+        python = {"executable": sys.executable, "version": "3.12", "libdir": str(tmp_path)}
+        installation = module.Installation(venv, module.Python(tmp_path, "3.12", tmp_path))
+        installation.server.parent.mkdir(parents=True)
+        installation.server.touch()
+        requirements = [*module._WITHOUT_DEPENDENCIES, *module._WITH_DEPENDENCIES]
+        (venv / module._MARKER).write_text(json.dumps({"requirements": requirements, "venv": str(venv), **python}))
+        return installation
+
+    monkeypatch.setattr(module, "_install", fake)
+    real, linked = tmp_path / "real", tmp_path / "linked"
+    first = await install(real)
+    linked.mkdir()
+    (linked / VENV_NAME).symlink_to(real / VENV_NAME)
+    assert (await install(linked)).server == first.server
+    assert made == 1
 
 
 def test_environment_of_the_server_has_no_foreign_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
