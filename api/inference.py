@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _TARGET = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/(infer|generate|generate_stream)")
+ROUTES: Final = frozenset(
+    ("POST", f"/v2/models/{{model}}{version}/{kind.value}")
+    for version in ("", "/versions/{model_version}")
+    for kind in CallKind
+)
+"""What this module answers in front of Quart, as the OpenAPI document has it."""
 _TO_BACKEND: Final = frozenset(
     {
         b"accept",

@@ -11,9 +11,10 @@ from quart import Blueprint, Response, request
 from governor.errors import BackendUnavailableError
 
 from ..context import this_app
-from ..errors import empty_response, error_response, json_response
+from ..errors import JSON, empty_response, error_response, json_response
 from ..features import MODE, PROTOCOL_VERSIONS, features, limits
 from ..health import readiness
+from ..openapi import document_text
 from ..status import daemon_status, deep_health
 from ..wire import WORKSPACE_CWD
 
@@ -79,6 +80,13 @@ async def capabilities() -> Response:
             "limits": limits(config),
         }
     )
+
+
+@blueprint.get("/openapi.json")
+async def openapi() -> Response:
+    """What this service answers, for programs (A9). It needs the token, as everything that is no probe does."""
+    text = document_text(with_token=this_app().governor.config.tokens.api is not None)
+    return Response(text, content_type=JSON)
 
 
 @blueprint.get("/v2/health/live")

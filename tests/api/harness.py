@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from api.app import create_app
+from api.context import GovernorApp
 from governor.config import BackendConfig, Config, LimitsConfig, ModelConfig, ServerConfig, TokensConfig
 from governor.service import Governor
+from tests.api.conformance import EVENT_STREAM, check_answer, check_event
 from tests.shell.fakes import FakePort
 from tests.shell.harness import FakeHealth
 from tests.shell.world import MODEL, Plan, World
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from hypercorn.typing import ASGIFramework, HTTPScope
 
-    from api.context import GovernorApp
     from governor.triton.wire import WireRequest
     from tests.shell.world import Connection, Response
 
@@ -136,6 +137,8 @@ class Answer:
 class AsgiExchange:
     """One request on its way through an ASGI application, seen from the server's side.
 
+    Every complete answer of the governor's application is held against its OpenAPI document.
+
     Attributes:
         blocked: while it is not set, the client takes nothing.
         closes_when_read: the client closes the connection once it has read an answer that asks for it.
@@ -156,6 +159,7 @@ class AsgiExchange:
     blocked: trio.Event | None = None
     closes_when_read: bool = True
     _received: int = 0
+    _whole: list[bytes] = field(default_factory=list)
     _pieces: deque[bytes] = field(default_factory=deque)
     _complete: bool = False
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -193,6 +197,12 @@ class AsgiExchange:
         finally:
             self.ended.set()
             self._notify()
+        if self._complete:
+            self._check()
+
+    def _check(self) -> None:
+        if isinstance(self.app, GovernorApp) and self.status is not None:
+            check_answer(self.method, self.path, self.status, self.sent_headers, b"".join(self._whole))
 
     def leave(self) -> None:
         """The client goes away."""
@@ -225,6 +235,7 @@ class AsgiExchange:
         while (piece := await self.piece()) is not None:
             pieces.append(piece)
         assert self._complete, "the answer was cut"
+        self._check()
         return Answer(status, self.sent_headers, b"".join(pieces))
 
     async def _receive(self) -> Any:
@@ -246,6 +257,8 @@ class AsgiExchange:
             if message.get("body"):
                 self._pieces.append(message["body"])
                 self._received += len(message["body"])
+                if not self.sent_headers.get("content-type", "").startswith(EVENT_STREAM):
+                    self._whole.append(message["body"])
             self._complete = self._complete or not message.get("more_body", False)
             asked = self.closes_when_read and self.sent_headers.get("connection") == "close"
             if asked and self._received == int(self.sent_headers.get("content-length", -1)):
@@ -285,6 +298,8 @@ class Events:
                 if line.startswith("data: "):
                     value = json.loads(line.removeprefix("data: "))
                     assert isinstance(value, dict)
+                    if self.exchange.path.endswith("/events"):
+                        check_event(value)
                     return value
         return None
 
