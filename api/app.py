@@ -27,6 +27,12 @@ class Anything(BaseConverter):
     part_isolating = False
 
 
+class Memory(BaseConverter):
+    """Triton's two kinds of shared memory, as its routes name them."""
+
+    regex = "(?:system|cuda)sharedmemory"
+
+
 def create_app(governor: Governor) -> GovernorApp:
     """The ASGI application of a governor. It owns no task: whoever runs the governor decides how long it lives.
 
@@ -36,6 +42,7 @@ def create_app(governor: Governor) -> GovernorApp:
     app = GovernorApp(governor)
     app.url_map.merge_slashes = False  # a path that is no route is a 404, never a redirect
     app.url_map.converters["anything"] = Anything
+    app.url_map.converters["memory"] = Memory
     # The guard bounds bodies, the server their pace; Quart's own limits would only answer in other words.
     app.config["MAX_CONTENT_LENGTH"] = None
     app.config["BODY_TIMEOUT"] = None

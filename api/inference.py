@@ -20,6 +20,7 @@ from governor.triton.outcomes import CallKind
 from governor.triton.wire import WireRequest, model_path
 
 from .errors import WrongMethodError, send_error
+from .v2.models import find
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_TARGET = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/(infer|generate|generate_stream)")
+_TARGET = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 ROUTES: Final = frozenset(
     ("POST", f"/v2/models/{{model}}{version}/{kind.value}")
     for version in ("", "/versions/{model_version}")
@@ -98,7 +99,7 @@ class Inference:
 
     async def _answer(self, scope: HTTPScope, match: re.Match[str], body: bytes, send: ASGISendCallable) -> None:
         try:
-            served = self._governor.model(match[1])
+            served = find(self._governor, match[1])
             request = self._request(scope, served, match[2], CallKind(match[3]), body)
             call = served.identity.submit(request, key=_fairness_key(scope))
         except GovernorError as error:

@@ -10,14 +10,16 @@ import trio
 from trio_util import AsyncBool
 
 from governor.errors import BackendUnavailableError, GovernorError
+from governor.reads import Reads
 from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_server, model_ready, server_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from governor.config import BackendConfig
     from governor.identity import Identity
+    from governor.identity.port import LanePort
     from governor.triton.metadata import ServerFacts
 
 _log = structlog.get_logger(__name__)
@@ -78,12 +80,34 @@ async def check_server(config: BackendConfig, models: Collection[str], known: Se
     return BackendStatus(problem=None, model_problems=problems, server=server)
 
 
-class Backend:
-    """Watches one server for all its identities. `run` must be running for `status` to change."""
+def plain_lane(config: BackendConfig) -> LanePort:
+    """A lane for questions to a server: nobody asks which process answers."""
+    return Lane(str(config.url))
 
-    def __init__(self, config: BackendConfig, check: ServerCheck = check_server) -> None:
+
+class Backend:
+    """Watches one server for all its identities. `run` must be running for `status` to change.
+
+    Args:
+        config: the server.
+        check: its health check.
+        make_lane: makes a lane for questions that are no inference.
+
+    Attributes:
+        status: what the last health check found.
+        identities: its identities, by Triton's model name.
+        reads: for questions that are no inference.
+    """
+
+    def __init__(
+        self,
+        config: BackendConfig,
+        check: ServerCheck = check_server,
+        make_lane: Callable[[BackendConfig], LanePort] = plain_lane,
+    ) -> None:
         self.config = config
         self._check = check
+        self.reads = Reads(config.name, lambda: make_lane(config))
         self.status = BackendStatus()
         self.identities: dict[str, Identity] = {}
         self._usable = AsyncBool(value=False)
@@ -98,6 +122,11 @@ class Backend:
 
     async def run(self) -> None:
         """Checks for ever, with one health interval between two checks."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.reads.run)
+            await self._watch()
+
+    async def _watch(self) -> None:
         while True:
             before = self.status
             self.status = await self._check(self.config, self.identities, before.server)

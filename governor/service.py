@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from governor.backend import Backend, check_server
+from governor.backend import Backend, check_server, plain_lane
 from governor.core.evidence import OnFall
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from governor.backend import ServerCheck
     from governor.config import BackendConfig, Config, ModelConfig
-    from governor.identity.port import ModelPort
+    from governor.identity.port import LanePort, ModelPort
 
 _log = structlog.get_logger(__name__)
 
@@ -55,6 +55,7 @@ class Governor:
         now_ms: wall-clock time in Unix milliseconds.
         make_port: makes what an identity reaches its model through, from its backend and Triton's name of it.
         check: a server's health check.
+        make_lane: makes a lane for questions to a server that are no inference.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Governor:
         now_ms: Callable[[], int] = _wall_clock_ms,
         make_port: Callable[[BackendConfig, str], ModelPort] = TritonModel,
         check: ServerCheck = check_server,
+        make_lane: Callable[[BackendConfig], LanePort] = plain_lane,
     ) -> None:
         self.config = config
         self.started_at_ms = now_ms()
@@ -76,7 +78,7 @@ class Governor:
         self.now_ms = now_ms
         self._make_port = make_port
         self._turns: trio.Nursery | None = None
-        self.backends = {backend.name: Backend(backend, check) for backend in config.backends}
+        self.backends = {backend.name: Backend(backend, check, make_lane) for backend in config.backends}
         self.identities: dict[IdentityKey, Identity] = {}
         self.models = {model.name: self._serve(model) for model in config.models}
 

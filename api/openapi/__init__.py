@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from . import of_inference, of_prompts, of_service, of_sessions
+from . import of_inference, of_prompts, of_service, of_sessions, of_triton
 from .build import build
 from .failures import FAILURES
 from .operations import Answer, Operation, Parameter
@@ -25,13 +25,15 @@ __all__ = ["FAILURES", "OPERATIONS", "TAGS", "Answer", "Operation", "Parameter",
 TAGS: Final = {
     "sessions": "Sessions: ordered conversations with a model.",
     "prompts": "Prompts, their queue, and what is told of them.",
-    "inference": "Triton's own routes, each call under a slot credit.",
+    "inference": "Triton's own inference routes, each call under a slot credit.",
+    "triton": "Triton's own other routes.",
     "service": "The governor itself.",
 }
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *of_sessions.OPERATIONS,
     *of_prompts.OPERATIONS,
     *of_inference.OPERATIONS,
+    *of_triton.OPERATIONS,
     *of_service.OPERATIONS,
 )
 

@@ -14,7 +14,9 @@ from api import errors as own
 from api.guard import TooManyRequestsInFlightError
 from api.hardened import refusals
 from api.rate import RateLimitError
+from api.v2.control import OperatorsOnlyError
 from governor import errors as governor
+from governor.reads import ReadQueueFullError
 
 from .shapes import array, const, count, one_of, record, text
 
@@ -147,7 +149,9 @@ _ALL: Final = (
     _of(governor.CreditWaitTimeoutError, model=_MODEL, waitedMs=count()),
     _of(governor.BackendUnavailableError),
     _of(governor.ConnectionLostError),
-    _of(governor.BackendTimeoutError, model=_MODEL, timeoutMs=count()),
+    _of(governor.BackendTimeoutError, optional=("model",), model=_MODEL, timeoutMs=count()),
+    _of(ReadQueueFullError),
+    _of(OperatorsOnlyError),
     _of(governor.BackendProtocolError, optional=("limit",), limit=count()),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the governor says about itself: health, readiness, capabilities, metrics, and Triton's own readiness routes."""
+"""What the governor says about itself: health, readiness, capabilities, metrics."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Blueprint, Response, request
 
-from governor.errors import BackendUnavailableError
-
 from ..context import this_app
-from ..errors import JSON, empty_response, error_response, json_response
+from ..errors import JSON, json_response
 from ..features import MODE, PROTOCOL_VERSIONS, features, limits
 from ..health import readiness
 from ..openapi import document_text
@@ -87,28 +85,3 @@ async def openapi() -> Response:
     """What this service answers, for programs (A9). It needs the token, as everything that is no probe does."""
     text = document_text(with_token=this_app().governor.config.tokens.api is not None)
     return Response(text, content_type=JSON)
-
-
-@blueprint.get("/v2/health/live")
-async def v2_live() -> Response:
-    """Triton's liveness route, answered by the governor for itself."""
-    return empty_response(200)
-
-
-@blueprint.get("/v2/health/ready")
-async def v2_ready() -> Response:
-    """Triton's readiness route: as `/readyz`."""
-    is_ready, body = readiness(this_app().governor)
-    if is_ready:
-        return empty_response(200)
-    return json_response({"error": "no model can be used; GET /readyz says why", "code": "not_ready", **body}, 503)
-
-
-@blueprint.get("/v2/models/<model>/ready")
-@blueprint.get("/v2/models/<model>/versions/<model_version>/ready")
-async def v2_model_ready(model: str, model_version: str | None = None) -> Response:  # noqa: ARG001  # see below
-    """Triton's readiness route of a model, from the last health check; which version is loaded is not looked at."""
-    problem = this_app().governor.model(model).problem()
-    if problem is None:
-        return empty_response(200)
-    return error_response(BackendUnavailableError(problem))

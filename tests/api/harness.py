@@ -15,9 +15,9 @@ from api.context import GovernorApp
 from governor.config import BackendConfig, Config, LimitsConfig, ModelConfig, ServerConfig, TokensConfig
 from governor.service import Governor
 from tests.api.conformance import EVENT_STREAM, check_answer, check_event
-from tests.shell.fakes import FakePort
+from tests.shell.fakes import FakeLane, FakePort
 from tests.shell.harness import FakeHealth
-from tests.shell.world import MODEL, Plan, World
+from tests.shell.world import MODEL, Plan, Response, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, HTTPScope
 
     from governor.triton.wire import WireRequest
-    from tests.shell.world import Connection, Response
+    from tests.shell.world import Connection
 
 PORT = 4170
 HOST = f"127.0.0.1:{PORT}"
@@ -37,17 +37,26 @@ class ApiWorld(World):
     """A fake backend that keeps what it was sent, and answers what it is told to, whatever the body says.
 
     Attributes:
-        wires: every delivered request.
+        wires: every delivered inference.
         next_plans: what becomes of the next requests; the bodies' texts decide when it is empty.
+        questions: every delivered request that is no inference.
+        replies: what these get, by method and path: status, content type, body. Others get Triton's 404.
+        questions_wait: while it is not set, they get nothing.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
         super().__init__(nursery)
         self.wires: list[WireRequest] = []
+        self.questions: list[WireRequest] = []
+        self.replies: dict[str, tuple[int, str | None, bytes]] = {}
+        self.questions_wait = trio.Event()
+        self.questions_wait.set()
         self.next_plans: deque[Plan] = deque()
         self._planned: dict[int, Plan] = {}
 
     def plan_of(self, wire: WireRequest) -> tuple[str, Plan]:
+        if not _is_inference(wire):
+            return "question", Plan()
         if id(wire) in self._planned:
             return "planned", self._planned[id(wire)]
         if self.next_plans:
@@ -56,8 +65,30 @@ class ApiWorld(World):
         return super().plan_of(wire)
 
     def deliver(self, connection: Connection, wire: WireRequest) -> Response:
+        if not _is_inference(wire):
+            return self._reply(connection, wire)
         self.wires.append(wire)
         return super().deliver(connection, wire)
+
+    def _reply(self, connection: Connection, wire: WireRequest) -> Response:
+        self.questions.append(wire)
+        not_found = (404, "text/plain", b'{"error":"Not Found"}')
+        status, content_type, body = self.replies.get(f"{wire.method} {wire.path}", not_found)
+        response = connection.response = Response()
+        response.headers = (("Content-Type", content_type),) if content_type is not None else ()
+        response.pieces.append(body)
+
+        async def later() -> None:
+            await self.questions_wait.wait()
+            response.status, response.complete = status, True
+            response.notify()
+
+        self.nursery.start_soon(later)
+        return response
+
+
+def _is_inference(wire: WireRequest) -> bool:
+    return wire.path.partition("?")[0].endswith(("/infer", "/generate", "/generate_stream"))
 
 
 @dataclass(slots=True)
@@ -355,6 +386,7 @@ async def service(config: Config | None = None, **options: Any) -> AsyncIterator
             now_ms=lambda: 1_700_000_000_000 + int(clock() * 1000),
             make_port=lambda _config, _model: FakePort(world),
             check=health,
+            make_lane=lambda _config: FakeLane(world),
         )
         await nursery.start(governor.run)
         await trio.sleep(0.01)  # the first health check is over

@@ -25,6 +25,8 @@ PARTS = {
     "<anything:cwd>": ":cwd",
     "<model>": ":m",
     "<model_version>": ":v",
+    "<memory:memory>": ":memory",
+    "<region>": ":region",
 }
 NOT_AN_ANSWER = {
     # Bases that are never raised, and what the process ends with instead of answering it.

@@ -131,20 +131,6 @@ async def test_a_model_whose_slots_are_all_quarantined_can_achieve_nothing(autoj
         assert (await scrape(up))["vig_quarantined_slots", ("b", "m")] == 1
 
 
-async def test_tritons_readiness_routes_answer_as_triton_does(autojump_clock: MockClock) -> None:
-    async with service() as up:
-        paths = ["/v2/health/ready", "/v2/models/chat/ready", "/v2/models/m/versions/1/ready"]
-        for path in ("/v2/health/live", *paths):
-            answer = await up.ask("GET", path)
-            assert (answer.status, answer.body) == (200, b""), path
-        assert (await up.ask("GET", "/v2/models/nothing/ready")).code == "unknown_model"
-        up.world.kill()
-        await trio.sleep(2)
-        assert (await up.ask("GET", "/v2/health/live")).status == 200
-        for path in paths:
-            assert (await up.ask("GET", path)).status == 503, path
-
-
 async def test_metrics_are_the_governors_own_numbers(autojump_clock: MockClock) -> None:
     async with service(more_models=(SECOND,)) as up, trio.open_nursery() as nursery:
         session = await up.new_session()

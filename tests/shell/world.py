@@ -271,6 +271,11 @@ class World:
         return sum(lane.connected for lane in self.lanes)
 
     @property
+    def open_connections(self) -> int:
+        """Connections that nobody has closed."""
+        return len(self._on)
+
+    @property
     def alive(self) -> bool:
         """Something executes, waits to execute or waits to be counted."""
         return any(execution.ended_s is None for execution in self.executions)
