@@ -1,7 +1,5 @@
 """Adds up the numbers of each sequence."""
 
-# ruff: noqa: ANN001, ANN201, ANN202, ANN204, ANN205  # runs in Triton's own Python, whose module has no types
-
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
