@@ -11,7 +11,9 @@ from .context import GovernorApp, check_rate
 from .errors import install_error_handlers
 from .guard import Guard
 from .inference import Inference
+from .metrics import GovernorCollector
 from .receipts import Receipts
+from .refused import Refused
 from .routes import BLUEPRINTS
 
 if TYPE_CHECKING:
@@ -52,10 +54,14 @@ def create_app(governor: Governor) -> GovernorApp:
     app.before_request(check_rate)
     config = governor.config
     inside = Gate(Inference(Receipts(app.asgi_app), governor), config)
-    app.asgi_app = Guard(  # type: ignore[method-assign]  # Quart's documented way to wrap it
+    refused = Refused()
+    guard = Guard(
         inside,
         max_body_bytes=config.limits.max_body_bytes,
         max_in_flight=config.server.max_in_flight,
         final_send_timeout_s=config.server.send_timeout_ms / 1000 + _SPARE_S,
+        on_error=refused.note,
     )
+    app.asgi_app = guard  # type: ignore[method-assign]  # Quart's documented way to wrap it
+    app.collector = GovernorCollector(governor, refused, lambda: guard.in_flight)
     return app

@@ -11,7 +11,6 @@ from quart_trio import QuartTrio
 from governor.config.crosscheck import is_loopback
 
 from .errors import SessionIdConflictError
-from .metrics import GovernorCollector
 from .rate import RateLimiter, caller_name, tier_of
 from .wire import WORKSPACE_CWD, decode_client_id
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from governor.service import Governor
     from governor.session import Session
 
+    from .metrics import GovernorCollector
     from .wire import CreateRequest
 
 
@@ -63,15 +63,16 @@ class GovernorApp(QuartTrio):
     Attributes:
         governor: what everything is asked of.
         shared_sessions: see `SharedSessions`.
-        collector: what `/metrics` shows.
+        collector: what `/metrics` shows; set by `create_app`.
         rate_limiter: how often callers may ask; None where nothing is limited.
     """
+
+    collector: GovernorCollector
 
     def __init__(self, governor: Governor) -> None:
         super().__init__(__name__, static_folder=None)
         self.governor = governor
         self.shared_sessions = SharedSessions(governor)
-        self.collector = GovernorCollector(governor)
         self.rate_limiter = RateLimiter.of(governor.config.limits)
         self.loopback = is_loopback(governor.config.server.host)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from math import ceil
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from quart import Response
+from quart import Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from governor.errors import BodyTooLargeError, CallerError, GovernorError, RefusedError
@@ -19,12 +19,14 @@ from governor.errors import BodyTooLargeError, CallerError, GovernorError, Refus
 from .rate import RateLimitError
 
 if TYPE_CHECKING:
-    from hypercorn.typing import ASGISendCallable
+    from hypercorn.typing import ASGISendCallable, HTTPResponseStartEvent
     from quart import Quart
 
     from governor.errors import JsonValue
 
 JSON: Final = "application/json"
+ERROR_KEY: Final = "governor.error"
+"""Where the guard, the outermost layer, finds the error that an answer tells: in the start message or in the scope."""
 
 
 class UnauthorizedError(CallerError):
@@ -187,7 +189,9 @@ async def send_error(send: ASGISendCallable, error: GovernorError) -> None:
     body = json.dumps(error.body()).encode()
     headers = [(name.lower().encode(), value.encode()) for name, value in header_fields(error)]
     headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    start: HTTPResponseStartEvent = {"type": "http.response.start", "status": error.status, "headers": headers}
+    cast("dict[str, object]", start)[ERROR_KEY] = error  # the guard takes it out again
+    await send(start)
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
@@ -195,6 +199,7 @@ def install_error_handlers(app: Quart) -> None:
     """Makes every error of a route a JSON answer; what nobody expected comes as Quart's 500, logged by Quart."""
 
     async def governor_error(error: GovernorError) -> Response:
+        cast("dict[str, object]", request.scope)[ERROR_KEY] = error
         return error_response(error)
 
     async def http_error(error: HTTPException) -> Response:

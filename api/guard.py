@@ -17,6 +17,8 @@ from quart.wrappers import base as quart_base
 from api.hardened import ClientGoneError
 from governor.errors import BodyTooLargeError, GovernorError, InvalidRequestError, RefusedError
 
+from .errors import ERROR_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         ASGIReceiveEvent,
         ASGISendCallable,
         ASGISendEvent,
+        HTTPResponseStartEvent,
         HTTPScope,
         Scope,
     )
@@ -66,6 +69,7 @@ class Guard:
     - The last message of a response is sent under a shield of at most `final_send_timeout_s`: frameworks cancel the
       request as soon as they see its end, and the server must finish its bookkeeping of the connection first.
     - What was registered by `after_response` runs.
+    - `on_error` is told of each error that is the answer to a request.
 
     Attributes:
         in_flight: requests being served now, those to `never_refused` paths not counted.
@@ -79,6 +83,7 @@ class Guard:
         max_in_flight: int,
         never_refused: Collection[str] = HEALTH_PATHS,
         final_send_timeout_s: float = 15.0,
+        on_error: Callable[[GovernorError, HTTPScope], None] = lambda _error, _scope: None,
     ) -> None:
         if max_body_bytes < 0 or max_in_flight < 1 or final_send_timeout_s <= 0:
             raise ValueError("the guard's limits must be positive")
@@ -87,6 +92,7 @@ class Guard:
         self.max_in_flight = max_in_flight
         self.never_refused = frozenset(never_refused)
         self.final_send_timeout_s = final_send_timeout_s
+        self.on_error = on_error
         self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -223,6 +229,8 @@ class _GuardedRequest:
 
     async def send(self, message: ASGISendEvent) -> None:
         """The application's `send`."""
+        if message["type"] == "http.response.start":
+            self._note_error(message)
         if message["type"] != "http.response.body" or message.get("more_body", False):
             await self._send(message)
             self._started = self._started or message["type"] == "http.response.start"
@@ -236,9 +244,17 @@ class _GuardedRequest:
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
             self._after.finish(sent=not self._answered_here)
 
+    def _note_error(self, message: HTTPResponseStartEvent) -> None:
+        error = cast("dict[str, object]", message).pop(ERROR_KEY, None)
+        if error is None:
+            error = cast("dict[str, object]", self._scope).get(ERROR_KEY)
+        if isinstance(error, GovernorError):
+            self._guard.on_error(error, self._scope)
+
     async def answer(self, error: GovernorError) -> None:
         """Answers with `error`; closes the connection where a body may still be on its way."""
         self._answered_here = True
+        self._guard.on_error(error, self._scope)
         headers = [(b"content-type", b"application/json")]
         body = json.dumps(error.body()).encode()
         headers.append((b"content-length", str(len(body)).encode()))

@@ -1,46 +1,57 @@
 """`GET /metrics`: the governor's statistics in Prometheus' words, read at the moment of the scrape (A8).
 
 Nothing is counted here: every number is the governor's own, so metrics and behaviour cannot disagree. Labels come
-from the configuration (backend, model) and from the code (claim states, proofs), so there are few and always the same.
+from the configuration (backend, model, name) and from the code (states, proofs, outcomes, reasons), so there are few
+and always the same, whatever callers send.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from governor.core.claims import ClaimState
+from governor.core.prompts import Outcome
+
+from .hardened.limits import OpenConnections
+from .hardened.refusals import refused_connections
+from .identity_metrics import Family, add_histogram, identity_families
+from .logs import suppressed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from governor.identity import IdentityStatistics
     from governor.service import Governor, GovernorStatistics
 
-Family: TypeAlias = "GaugeMetricFamily | CounterMetricFamily"
-
-_IDENTITY: Final = ("backend", "model")
-_STATES: Final = tuple(state for state in ClaimState if state is not ClaimState.ENDED)
+    from .refused import Refused
 
 
 class GovernorCollector(Collector):
-    """Turns one snapshot of a governor into metric families."""
+    """Turns one snapshot of a governor into metric families.
 
-    def __init__(self, governor: Governor) -> None:
+    Args:
+        governor: whose numbers are shown.
+        refused: the refusals of the application in front of it.
+        in_flight: how many requests that application is serving.
+    """
+
+    def __init__(self, governor: Governor, refused: Refused, in_flight: Callable[[], int]) -> None:
         self._governor = governor
+        self._refused = refused
+        self._in_flight = in_flight
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        ProcessCollector(namespace="vig", registry=self._registry)
 
     def exposition(self) -> bytes:
         """The text that Prometheus reads."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: the names are not known before a scrape, and no other collector shares the registry."""
+        """Nothing: the names are not known before a scrape, and no other collector has names like these."""
         return ()
 
     def collect(self) -> Iterator[Family]:
@@ -50,10 +61,24 @@ class GovernorCollector(Collector):
         build.add_metric([version("triton-governor")], 1)
         yield build
         yield from _service(statistics)
+        yield from _prompts(statistics)
+        yield from self._surface()
         yield from self._backends()
-        yield from _slots(statistics.identities)
-        yield from _calls(statistics.identities)
-        yield from _evidence(statistics.identities)
+        yield from identity_families(statistics.identities)
+
+    def _surface(self) -> Iterator[Family]:
+        """What the HTTP server does, and what it refuses."""
+        yield GaugeMetricFamily("vig_connections", "Open connections of clients.", OpenConnections.total())
+        yield GaugeMetricFamily("vig_requests_in_flight", "Requests being answered.", self._in_flight())
+        refusals = CounterMetricFamily(
+            "vig_refusals", "Requests and connections refused, by the code of the answer.", labels=["reason"]
+        )
+        for reason, count in {**self._refused.counts, **refused_connections()}.items():
+            refusals.add_metric([reason], count)
+        yield refusals
+        yield CounterMetricFamily(
+            "vig_log_lines_suppressed", "Log events that were not written because too many came.", suppressed()
+        )
 
     def _backends(self) -> Iterator[Family]:
         up = GaugeMetricFamily("vig_backend_up", "1 while the last health check found the server.", labels=["backend"])
@@ -69,98 +94,31 @@ class GovernorCollector(Collector):
 
 
 def _service(statistics: GovernorStatistics) -> Iterator[Family]:
+    totals = statistics.totals
     yield GaugeMetricFamily("vig_draining", "1 once the governor accepts nothing more.", statistics.draining)
     yield GaugeMetricFamily("vig_sessions", "Live sessions.", statistics.sessions)
+    yield CounterMetricFamily("vig_sessions_opened", "Sessions that were made.", totals.sessions_opened)
+    yield GaugeMetricFamily("vig_event_subscribers", "Open event streams.", statistics.subscribers)
+    yield CounterMetricFamily(
+        "vig_subscriber_evictions", "Event streams ended because their reader was too slow.", totals.subscribers_evicted
+    )
+
+
+def _prompts(statistics: GovernorStatistics) -> Iterator[Family]:
+    totals = statistics.totals
     yield GaugeMetricFamily(
         "vig_pending_prompts",
         "Accepted and not yet settled prompts, running ones included.",
         statistics.pending_prompts,
     )
     yield GaugeMetricFamily("vig_active_prompts", "Prompts whose turn is running.", statistics.active_prompts)
-    yield GaugeMetricFamily("vig_event_subscribers", "Open event streams.", statistics.subscribers)
-    yield CounterMetricFamily("vig_prompts_admitted", "Prompts that got a 202.", statistics.prompts_admitted)
+    yield CounterMetricFamily("vig_prompts_admitted", "Prompts that were accepted.", totals.prompts_admitted)
     yield CounterMetricFamily(
-        "vig_prompts_refused",
-        "Prompts refused because their session's queue was full.",
-        statistics.prompts_refused,
+        "vig_prompts_refused", "Prompts refused because their session's queue was full.", totals.prompts_refused
     )
-
-
-def _slots(identities: list[IdentityStatistics]) -> Iterator[Family]:
-    slots = _gauge("vig_slots", "Slot credits of the identity.")
-    free = _gauge("vig_free_slots", "Slot credits that no claim holds.")
-    quarantined = _gauge("vig_quarantined_slots", "Credits held by claims that no counter can prove ended any more.")
-    claims = GaugeMetricFamily("vig_claims", "Claims that hold a slot credit, by state.", labels=[*_IDENTITY, "state"])
-    for identity in identities:
-        labels, ledger = _labels(identity), identity.ledger
-        slots.add_metric(labels, ledger.slots)
-        free.add_metric(labels, ledger.free)
-        quarantined.add_metric(labels, ledger.states.get(ClaimState.QUARANTINED, 0))
-        for state in _STATES:
-            claims.add_metric([*labels, state.value], ledger.states.get(state, 0))
-    yield from (slots, free, quarantined, claims)
-
-
-def _calls(identities: list[IdentityStatistics]) -> Iterator[Family]:
-    waiting = _gauge("vig_waiting_calls", "Calls that wait for a slot credit.")
-    started = _counter("vig_calls", "Calls that got a slot credit.")
-    refused = _counter("vig_calls_refused", "Calls refused because too many were waiting already.")
-    answered = _counter("vig_calls_answered", "Calls whose complete answer arrived.")
-    undelivered = _counter("vig_calls_undelivered", "Calls that never left completely, so never executed.")
-    broken = _counter("vig_calls_broken", "Calls whose connection died after delivery.")
-    abandoned = _counter("vig_calls_abandoned", "Calls whose caller left before their end.")
-    for identity in identities:
-        labels, totals = _labels(identity), identity.totals
-        waiting.add_metric(labels, identity.waiting)
-        started.add_metric(labels, totals.calls)
-        refused.add_metric(labels, totals.refused)
-        answered.add_metric(labels, totals.answered)
-        undelivered.add_metric(labels, totals.undelivered)
-        broken.add_metric(labels, totals.broken)
-        abandoned.add_metric(labels, totals.abandoned)
-    yield from (waiting, started, refused, answered, undelivered, broken, abandoned)
-
-
-def _evidence(identities: list[IdentityStatistics]) -> Iterator[Family]:
-    contested = _gauge("vig_contested", "1 while somebody else calls the model, so that no quiet proof counts.")
-    polling = _gauge("vig_polling", "1 while readings are taken because a claim waits for evidence.")
-    readings = _counter("vig_readings", "Readings of the backend's counters that were asked for.")
-    failed = _counter("vig_readings_failed", "Readings that the backend did not give.")
-    stale = _counter("vig_readings_stale", "Readings of an earlier epoch, ignored.")
-    reconciled = CounterMetricFamily(
-        "vig_execution_reconciled", "Broken claims that evidence proved ended.", labels=[*_IDENTITY, "proof"]
+    took = HistogramMetricFamily(
+        "vig_prompt_seconds", "From a prompt's admission to its end for its caller.", labels=["outcome"]
     )
-    # The name is fixed without the _total that a counter of this format must have.
-    missing = _gauge("vig_reconcile_baseline_missing", "Claims that broke before there was a baseline; only grows.")
-    restarts = _counter("vig_restarts", "Restarts of the backend's process that were noticed.")
-    reloads = _counter("vig_reloads", "Reloads of the model that were noticed.")
-    falls = _counter("vig_unknown_falls", "Counters that fell and nobody could say why.")
-    released = _counter("vig_released_unproven", "Credits released without proof, by an operator or by age.")
-    for identity in identities:
-        labels, ledger, totals = _labels(identity), identity.ledger_totals, identity.totals
-        contested.add_metric(labels, identity.ledger.contested)
-        polling.add_metric(labels, identity.polling)
-        readings.add_metric(labels, totals.readings)
-        failed.add_metric(labels, totals.readings_failed)
-        stale.add_metric(labels, ledger.stale_readings)
-        reconciled.add_metric([*labels, "quiet"], ledger.proven_quiet)
-        reconciled.add_metric([*labels, "process_ended"], ledger.proven_process_ended)
-        missing.add_metric(labels, ledger.baseline_missing)
-        restarts.add_metric(labels, ledger.restarts)
-        reloads.add_metric(labels, ledger.reloads)
-        falls.add_metric(labels, ledger.unknown_falls)
-        released.add_metric(labels, ledger.released_unproven)
-    yield from (contested, polling, readings, failed, stale, reconciled, missing)
-    yield from (restarts, reloads, falls, released)
-
-
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=_IDENTITY)
-
-
-def _counter(name: str, text: str) -> CounterMetricFamily:
-    return CounterMetricFamily(name, text, labels=_IDENTITY)
-
-
-def _labels(identity: IdentityStatistics) -> list[str]:
-    return [identity.key.backend, identity.key.model]
+    for outcome in Outcome:
+        add_histogram(took, [outcome.value], totals.prompts_s[outcome])
+    yield took

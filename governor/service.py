@@ -16,6 +16,7 @@ from governor.core.evidence import OnFall
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
 from governor.session import Session
+from governor.totals import ServiceTotals
 from governor.triton.model import TritonModel
 from governor.turn import ServedModel
 
@@ -38,8 +39,7 @@ class GovernorStatistics:
     pending_prompts: int
     active_prompts: int
     subscribers: int
-    prompts_admitted: int
-    prompts_refused: int
+    totals: ServiceTotals
     identities: list[IdentityStatistics]
 
 
@@ -71,8 +71,7 @@ class Governor:
         self.started_at_ms = now_ms()
         self.sessions: dict[str, Session] = {}
         self.draining = False
-        self.prompts_admitted = 0
-        self.prompts_refused = 0
+        self.totals = ServiceTotals()
         self._numbers = itertools.count(1)
         self._closed_active_s: float | None = None
         self.now_ms = now_ms
@@ -145,13 +144,9 @@ class Governor:
                     continue
                 unused_s = now_s - session.last_active_s
                 if unused_s > idle_s:
-                    self._close_unused(session, "idle_timeout")
+                    self.close_session(session.id, reason="idle_timeout")
                 elif session.clients.abandoned and unused_s > detached_s:
-                    self._close_unused(session, "last_client_detached")
-
-    def _close_unused(self, session: Session, reason: str) -> None:
-        _log.info("session_unused", session=session.id, reason=reason)
-        self.close_session(session.id, reason=reason)
+                    self.close_session(session.id, reason="last_client_detached")
 
     # Sessions
 
@@ -175,6 +170,7 @@ class Governor:
             self._turns,
             self.now_ms,
             number=next(self._numbers),
+            totals=self.totals,
         )
         self.sessions[session.id] = session
         return session
@@ -247,7 +243,6 @@ class Governor:
             pending_prompts=sum(session.pending_count for session in sessions),
             active_prompts=sum(session.has_active_prompt for session in sessions),
             subscribers=sum(session.log.subscriber_count for session in sessions),
-            prompts_admitted=self.prompts_admitted,
-            prompts_refused=self.prompts_refused,
+            totals=self.totals,
             identities=[identity.statistics() for identity in self.identities.values()],
         )

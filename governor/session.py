@@ -19,6 +19,7 @@ from governor.core.prompts import Outcome, Prompt, PromptQueue, PromptState
 from governor.errors import (
     GovernorError,
     PromptDeadlineError,
+    PromptQueueFullError,
     SessionClosedError,
     SessionNotFoundError,
     ShutdownError,
@@ -27,6 +28,7 @@ from governor.history import TurnHistory, TurnRecord, error_fields
 from governor.journal import SessionLog
 from governor.places import Places
 from governor.stream import EventStream
+from governor.totals import ServiceTotals
 from governor.turn import run_turn
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Session:
         limits: bounds on prompts, answers and subscribers.
         nursery: owns the session's turns; outlives the session.
         now_ms: wall-clock time in Unix milliseconds, for event timestamps.
+        totals: what is counted over all sessions.
 
     Attributes:
         number: tells the order in which a governor's sessions were made.
@@ -99,6 +102,7 @@ class Session:
         now_ms: Callable[[], int],
         *,
         number: int = 0,
+        totals: ServiceTotals | None = None,
     ) -> None:
         self.id = session_id
         self.number = number
@@ -115,12 +119,16 @@ class Session:
         self._queue = PromptQueue(session_id, limits.max_pending_prompts_per_session)
         self._turns: dict[str, _Turn] = {}
         self._idle_cancel_told = False
+        self._totals = totals if totals is not None else ServiceTotals()
         self.log = SessionLog(
             str(uuid.uuid4()),
             ring_size=limits.event_ring_size,
             ring_bytes=limits.event_ring_bytes,
             max_subscribers=limits.max_subscribers_per_session,
+            on_evict=self._evicted,
         )
+        self._totals.sessions_opened += 1
+        _log.info("session_opened", session=self.id, model=served.config.name)
         self._places = Places(self.log.keep)
 
     @property
@@ -161,7 +169,14 @@ class Session:
         if self.closed:
             raise SessionNotFoundError(self.id, closing=True)
         admission = Admission(str(uuid.uuid4()), self.log.last_id, self.log.epoch)
-        prompt = self._queue.admit(admission.prompt_id, trio.current_time(), cancelled=cancelled)
+        try:
+            prompt = self._queue.admit(admission.prompt_id, trio.current_time(), cancelled=cancelled)
+        except PromptQueueFullError as full:
+            self._totals.prompts_refused += 1
+            _log.warning("prompt_refused", session=self.id, code=full.code, pending=full.pending_count)
+            raise
+        self._totals.prompts_admitted += 1
+        _log.info("prompt_admitted", session=self.id, prompt=prompt.id, pending=self.pending_count)
         now_ms = self._now_ms()
         turn = _Turn(prompt, self.history.admit(prompt.id, text, now_ms, originator), retry)
         self._turns[prompt.id] = turn
@@ -354,6 +369,7 @@ class Session:
         if turn.prompt.queued_at_admission or removed:
             self._publish(turn, "pending_prompt_completed", {"state": "removed" if removed else "completed"})
         self._queue.settle(turn.prompt, outcome)
+        self._account(turn.prompt, outcome, error)
         del self._turns[turn.prompt.id]
         turn.scope.cancel()
         turn.deadline_scope.cancel()
@@ -361,6 +377,22 @@ class Session:
         self._places.settled(turn.prompt.id)
         if not self.closed:
             self._start_next()
+
+    def _account(self, prompt: Prompt, outcome: Outcome, error: GovernorError | None) -> None:
+        took_s = trio.current_time() - prompt.admitted_at_s
+        self._totals.prompts_s[outcome].observe(took_s)
+        _log.info(
+            "prompt_settled",
+            session=self.id,
+            prompt=prompt.id,
+            outcome=outcome.value,
+            code=error.code if error is not None else None,
+            took_s=round(took_s, 3),
+        )
+
+    def _evicted(self) -> None:
+        self._totals.subscribers_evicted += 1
+        _log.warning("subscriber_evicted", session=self.id, last_event=self.log.last_id)
 
     def _end(self, error: GovernorError, event_type: str, data: dict[str, JsonValue]) -> None:
         if self.closed:
@@ -370,6 +402,7 @@ class Session:
             self._settle(turn, Outcome.FAILED, error)
         self.announce(event_type, data)
         self.log.close()
+        _log.info("session_closed", session=self.id, reason=data["reason"])
 
     # Events
 

@@ -74,6 +74,7 @@ async def run_turn(
                 kind=served.kind,
                 max_answer_bytes=max_answer_bytes,
                 disconnect_on_abandon=served.config.on_abandon == "disconnect",
+                prompt_id=request_id,
             )
             await _call(served, target, request, key, emit)
         except BackendUnavailableError as unavailable:

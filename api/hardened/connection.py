@@ -14,7 +14,7 @@ from hypercorn.utils import parse_socket_addr
 from .limits import ClientGoneError, ConnectionLimits, LimitedConfig, OpenConnections
 from .pieces import RECEIVE_BYTES, BodyPace, BoundedSender, IdleWatch, PausedReading, Stream, socket_of
 from .protocol import OneWrite, RequestTasks
-from .refusals import BODY_TOO_SLOW, TOO_MANY_CONNECTIONS
+from .refusals import BODY_TOO_SLOW, TOO_MANY_CONNECTIONS, note_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -159,6 +159,7 @@ class HardenedConnection:
                 room -= len(data)
 
     async def _turn_away(self, connections: OpenConnections) -> None:
+        note_refusal(TOO_MANY_CONNECTIONS)
         if connections.turned_away >= TURNED_AWAY_MAX or isinstance(self.stream, trio.SSLStream):
             return
         connections.turned_away += 1

@@ -75,3 +75,8 @@ class OpenConnections:
     def of(cls, server: WorkerContext) -> OpenConnections:
         """The counter of this server."""
         return cls._of_server.setdefault(server, cls())
+
+    @classmethod
+    def total(cls) -> int:
+        """Open connections of all servers of this process."""
+        return sum(connections.served for connections in cls._of_server.values())

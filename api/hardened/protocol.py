@@ -15,7 +15,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 
 from .limits import ClientGoneError
-from .refusals import BAD_TARGET, HEAD_TOO_LARGE, HTTP_ONE_ONLY, NO_CONNECT, NO_WEBSOCKET, refusal_for
+from .refusals import BAD_TARGET, HEAD_TOO_LARGE, HTTP_ONE_ONLY, NO_CONNECT, NO_WEBSOCKET, note_refusal, refusal_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -104,6 +104,7 @@ class HttpOneOnly(H11Protocol):
         """Answers with `refusal` if no answer has begun, and ends the connection."""
         our_state = self.connection.our_state
         if our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            note_refusal(refusal)
             headers = list(chain(refusal.headers(), self.config.response_headers("h11")))
             await self._send_h11_event(h11.Response(status_code=refusal.status, headers=headers))
             if our_state is h11.IDLE or self.method != b"HEAD":

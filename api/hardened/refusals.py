@@ -49,6 +49,31 @@ TOO_MANY_CONNECTIONS: Final = Refusal(503, "too_many_connections", "Too many ope
 HTTP_ONE_ONLY: Final = Refusal(505, "http_version_not_supported", "This server speaks HTTP/1.1 only.")
 
 
+_ALL: Final = (
+    MALFORMED,
+    BAD_TARGET,
+    NO_CONNECT,
+    NO_WEBSOCKET,
+    HEAD_TOO_SLOW,
+    BODY_TOO_SLOW,
+    HEAD_TOO_LARGE,
+    NO_CODING,
+    TOO_MANY_CONNECTIONS,
+    HTTP_ONE_ONLY,
+)
+_refused: Final = dict.fromkeys(sorted({refusal.code for refusal in _ALL}), 0)
+
+
+def note_refusal(refusal: Refusal) -> None:
+    """Counts a refusal that is answered."""
+    _refused[refusal.code] += 1
+
+
+def refused_connections() -> dict[str, int]:
+    """How many requests and connections this process has refused below the application, by code."""
+    return dict(_refused)
+
+
 def refusal_for(status: int) -> Refusal:
     """The answer to a request that h11 could not parse, from the status that h11 suggests."""
     return {HEAD_TOO_LARGE.status: HEAD_TOO_LARGE, NO_CODING.status: NO_CODING}.get(status, MALFORMED)

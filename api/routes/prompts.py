@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response, request
 
-from governor.errors import PromptQueueFullError
-
 from ..body import json_object
 from ..context import caller_of, this_app
 from ..errors import PromptNotFoundError, empty_response, json_response
@@ -31,12 +29,7 @@ async def prompt(session_id: str) -> Response:
     wanted = decode_prompt(body, max_prompt_bytes=governor.config.limits.max_prompt_bytes)
     client_id = caller_of(session)
     # From here to the answer there is no checkpoint: what is admitted gets its 202 (S2).
-    try:
-        admission = session.admit(wanted.text, deadline_ms=wanted.deadline_ms, originator=client_id, retry=wanted.retry)
-    except PromptQueueFullError:
-        governor.prompts_refused += 1
-        raise
-    governor.prompts_admitted += 1
+    admission = session.admit(wanted.text, deadline_ms=wanted.deadline_ms, originator=client_id, retry=wanted.retry)
     if session.log.subscriber_count:
         ask_for_receipt(request.scope, governor.config.limits.read_receipt_timeout_ms / 1000)
     # Of a 202 that nobody gets, nobody knows the prompt; it ends before it has begun.

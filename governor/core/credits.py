@@ -7,7 +7,10 @@ waiters delays another key's only waiter by one turn, not by a thousand (A6).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 W = TypeVar("W")
 
@@ -52,6 +55,10 @@ class CreditQueue(Generic[W]):
         if waiters:
             self._by_key[key] = waiters
         return waiter
+
+    def heads(self) -> Iterator[W]:
+        """The longest waiting waiter of each key; one of them waits longest of all."""
+        return (waiters[0] for waiters in self._by_key.values())
 
     def discard(self, key: str, waiter: W) -> bool:
         """Takes a waiter out wherever it stands. Returns False if it is not in the queue (any more)."""

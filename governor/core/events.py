@@ -170,9 +170,18 @@ class EventLog:
         ring_size: how many events are kept for replay, at the most.
         ring_bytes: how many bytes they may have together; the newest event is kept whatever its size.
         max_subscribers: how many readers there may be.
+        on_evict: called for each reader that was too slow; must not block.
     """
 
-    def __init__(self, epoch: str, *, ring_size: int, max_subscribers: int, ring_bytes: int = RING_BYTES) -> None:
+    def __init__(
+        self,
+        epoch: str,
+        *,
+        ring_size: int,
+        max_subscribers: int,
+        ring_bytes: int = RING_BYTES,
+        on_evict: Callable[[], None] = lambda: None,
+    ) -> None:
         self.epoch = epoch
         self.closed = False
         self._ring: deque[Frame] = deque(maxlen=ring_size)
@@ -180,6 +189,7 @@ class EventLog:
         self._ring_bytes_max = ring_bytes
         self._last_id = 0
         self._max_subscribers = max_subscribers
+        self._on_evict = on_evict
         self._subscriptions: dict[Subscription, None] = {}
 
     @property
@@ -219,6 +229,7 @@ class EventLog:
             subscription._push(frame)  # noqa: SLF001  # one module, one mechanism: only the log feeds a queue
             if subscription.evicted:
                 self.unsubscribe(subscription)
+                self._on_evict()
         return event_id
 
     def subscribe(

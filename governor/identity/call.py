@@ -33,12 +33,14 @@ class CallRequest:
         max_answer_bytes: what is kept of the answer for a caller that has not taken it yet. More than this
             at once is drained to the end of the call and the caller gets `BackendProtocolError`.
         disconnect_on_abandon: give the connection up when the caller leaves (D1); the claim then needs evidence.
+        prompt_id: the prompt whose turn it is; None for a call of `/v2`. Only for the log.
     """
 
     wire: WireRequest
     kind: CallKind
     max_answer_bytes: int
     disconnect_on_abandon: bool = False
+    prompt_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Call:
         claim_id: the ledger's claim; None while waiting.
         error: why the answer is missing or incomplete; None so far or for good.
         abandoned: its caller has left.
+        submitted_at_s: when its caller asked for a credit, in monotonic seconds.
         scope: cancelling it gives the call's connection up.
     """
 
@@ -80,6 +83,7 @@ class Call:
         self.claim_id: int | None = None
         self.error: GovernorError | None = None
         self.abandoned = False
+        self.submitted_at_s = trio.current_time()
         self.scope = trio.CancelScope()
         self._on_abandon = on_abandon
         self._head: Head | None = None

@@ -18,7 +18,6 @@ from trio_util import AsyncBool
 from governor.core.claims import ClaimState
 from governor.core.counting import ENSEMBLE, PLAIN
 from governor.core.credits import CreditQueue, WaitersFullError
-from governor.core.evidence import Life, OnFall
 from governor.core.ledger import Ledger
 from governor.errors import (
     BackendUnavailableError,
@@ -29,6 +28,7 @@ from governor.errors import (
     ShutdownError,
 )
 from governor.identity.call import Call, CallRequest, Head
+from governor.identity.chronicle import NEW_LIVES, Chronicle
 from governor.identity.evidence import watch_evidence
 from governor.identity.firstlook import FirstLook
 from governor.identity.lanes import LanePool
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from governor.core.counting import Reading
-    from governor.core.evidence import LedgerSnapshot, LedgerTotals, Ticket, Verdict
+    from governor.core.evidence import LedgerSnapshot, LedgerTotals, OnFall, Ticket, Verdict
     from governor.identity.port import LanePort, ModelPort
     from governor.triton.metadata import ModelFacts
 
@@ -90,7 +90,13 @@ class IdentityTotals:
 
 @dataclass(frozen=True, slots=True)
 class IdentityStatistics:
-    """A copy of what an identity shows to metrics, readiness and the operator."""
+    """A copy of what an identity shows to metrics, readiness and the operator.
+
+    Attributes:
+        oldest_waiting_s: seconds that the longest waiting call has waited; None when none waits.
+        oldest_claims_s: seconds since the oldest claim of each state got its credit; only states that have one.
+        chronicle: how long things took; no copy.
+    """
 
     key: IdentityKey
     ledger: LedgerSnapshot
@@ -100,6 +106,9 @@ class IdentityStatistics:
     polling: bool
     last_reading_error: str | None
     facts: ModelFacts | None
+    chronicle: Chronicle
+    oldest_waiting_s: float | None
+    oldest_claims_s: dict[ClaimState, float]
 
 
 class Identity:
@@ -124,13 +133,12 @@ class Identity:
         self.reading_turn = trio.Lock()
         self._evidence_wanted = AsyncBool(value=False)
         self._lives_begun = 0
-        self._contested_told = 0
         self._ensemble = False
         self._first_look = FirstLook(self, self._ledger)
         self.operator = OperatorExits(str(key), self, self._ledger)
         self._nursery: trio.Nursery | None = None
         self._draining = False
-        self._reading_error: str | None = None
+        self._chronicle = Chronicle(str(key))
 
     # The caller's side: synchronous
 
@@ -175,9 +183,23 @@ class Identity:
             totals=self.totals,
             waiting=len(self._queue),
             polling=bool(self._evidence_wanted.value),
-            last_reading_error=self._reading_error,
+            last_reading_error=self._chronicle.reading_error,
             facts=self.facts,
+            chronicle=self._chronicle,
+            oldest_waiting_s=self._oldest_waiting_s(),
+            oldest_claims_s=self._oldest_claims_s(),
         )
+
+    def _oldest_waiting_s(self) -> float | None:
+        since_s = min((call.submitted_at_s for call in self._queue.heads()), default=None)
+        return trio.current_time() - since_s if since_s is not None else None
+
+    def _oldest_claims_s(self) -> dict[ClaimState, float]:
+        oldest: dict[ClaimState, float] = {}
+        now_s = trio.current_time()
+        for claim in self._ledger.claims.values():
+            oldest[claim.state] = max(oldest.get(claim.state, 0.0), now_s - claim.opened_at_s)
+        return oldest
 
     # The nursery
 
@@ -206,7 +228,9 @@ class Identity:
             call = self._queue.pop()
             if call is None:
                 break
-            claim_id = self._ledger.open(trio.current_time())
+            now_s = trio.current_time()
+            claim_id = self._ledger.open(now_s)
+            self._chronicle.wait_s.observe(now_s - call.submitted_at_s)
             self.totals.calls += 1
             self._calls[claim_id] = call
             call.start(claim_id)
@@ -305,7 +329,9 @@ class Identity:
             server_version=self._port.server_version,
             headers=head.headers,
         )
-        self._ledger.answered(claim_id, trio.current_time(), least=counts.least, most=counts.most)
+        now_s = trio.current_time()
+        self._chronicle.service_s.observe(now_s - self._ledger.claims[claim_id].opened_at_s)
+        self._ledger.answered(claim_id, now_s, least=counts.least, most=counts.most)
 
     def _lost(self, claim_id: int, error: GovernorError) -> None:
         claim = self._ledger.claims.get(claim_id)
@@ -315,9 +341,8 @@ class Identity:
             self.totals.undelivered += 1
             return
         self.totals.broken += 1
-        _log.warning(
-            "call_broken", identity=str(self.key), claim=claim_id, state=claim.state.value, error=error.message
-        )
+        call = self._calls[claim_id]
+        self._chronicle.broke(claim, call, error, trio.current_time(), self._ledger.claims)
 
     # Evidence: what the poller and the epoch actor use
 
@@ -362,11 +387,9 @@ class Identity:
         return await self._port.read()
 
     def reading_failed(self, error: GovernorError) -> None:
-        """E9: the claims stay as they are; said once, until something else is wrong."""
+        """E9: the claims stay as they are."""
         self.totals.readings_failed += 1
-        if self._reading_error != error.message:
-            self._reading_error = error.message
-            _log.warning("reading_failed", identity=str(self.key), error=error.message, code=error.code)
+        self._chronicle.failed(error)
 
     def apply(self, ticket: Ticket, reading: Reading) -> None:
         """Hands a reading to the ledger and tells everybody what it proved."""
@@ -374,19 +397,10 @@ class Identity:
 
     def report(self, verdict: Verdict) -> None:
         """Does and says what follows from a verdict of the ledger."""
-        self._reading_error = None
-        identity = str(self.key)
-        for claim_id, proof in verdict.ended:
-            _log.info("claim_ended", identity=identity, claim=claim_id, proof=proof.value)
-        for claim_id in verdict.quarantined:
-            _log.warning("claim_quarantined", identity=identity, claim=claim_id, life=verdict.life.value)
-        if verdict.life in {Life.RESTART, Life.RELOAD, Life.UNKNOWN_FALL}:
-            _log.warning("epoch_began", identity=identity, cause=verdict.life.value)
+        self._chronicle.judged(verdict, self._ledger, trio.current_time())
+        if verdict.life in NEW_LIVES:
             self._lives_begun += 1
             self.facts = None  # another load may have another configuration
-        if self._ledger.totals.contested > self._contested_told:
-            self._contested_told = self._ledger.totals.contested
-            _log.error("identity_contested", identity=identity)
         self.settle()
 
     def evidence_done(self) -> None:

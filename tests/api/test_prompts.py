@@ -95,7 +95,7 @@ async def test_the_sixth_pending_prompt_is_refused_and_leaves_no_trace(autojump_
         assert up.governor.sessions[session].log.last_id == last_id
         assert (await up.prompt(other, "60")).status == 202
         statistics = up.governor.statistics()
-        assert (statistics.prompts_admitted, statistics.prompts_refused) == (6, 1)
+        assert (statistics.totals.prompts_admitted, statistics.totals.prompts_refused) == (6, 1)
 
 
 async def test_text_blocks_are_joined_by_line_breaks(autojump_clock: MockClock) -> None:

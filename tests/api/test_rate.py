@@ -122,7 +122,7 @@ async def test_a_prompt_too_many_is_a_429_that_says_when_to_come_back(autojump_c
         assert 29_000 <= answer.json["retryAfterMs"] <= 30_000
         assert (answer.headers["retry-after"], answer.headers["x-ratelimit-limit"]) == ("30", "2")
         assert (answer.headers["x-ratelimit-remaining"], answer.headers["x-ratelimit-reset"].isdigit()) == ("0", True)
-        assert up.governor.statistics().prompts_admitted == 2
+        assert up.governor.statistics().totals.prompts_admitted == 2
         assert (await up.ask("POST", f"/session/{session}/cancel")).status == 204
         other = {"X-Qwen-Client-Id": up.governor.sessions[session].clients.register()}
         body = {"prompt": [{"type": "text", "text": "0"}]}

@@ -1,0 +1,1 @@
+"""What is in deploy/, checked with the tools it is made for."""
