@@ -57,16 +57,29 @@ fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
 ci: check test test-evidence ## All that continuous integration runs
 
 ##@ Measure it
-.PHONY: bench
-bench: $(VENV)/.dev-ready ## infer through the governor against direct, side by side (quick)
-	$(PY) -m bench.overhead
+.PHONY: bench bench-full bench-peers bench-triton bench-admission
+PEERS ?= haproxy nginx smg
+bench: $(VENV)/.bench-ready ## Overhead, throughput, overload and refusals, beside what is installed (two minutes)
+	$(PY) -m bench $(BENCH_ARGS)
+
+bench-full: $(VENV)/.bench-ready ## Every scenario, longer (about twenty minutes)
+	$(PY) -m bench --full --all $(BENCH_ARGS)
+
+bench-admission: $(VENV)/.bench-ready ## Who lets more through at once than was allowed (two minutes)
+	$(PY) -m bench.admission peers $(BENCH_ARGS)
+
+bench-triton: $(VENV)/.bench-ready ## infer through the governor against a real Triton, side by side
+	$(PY) -m bench.overhead $(BENCH_ARGS)
+
+bench-peers: $(VENV)/.bench-ready ## Install what the governor is compared with under .bench: PEERS="haproxy nginx smg litellm ray"
+	$(PY) -m bench.peers $(PEERS)
 
 ##@ Keep it
 .PHONY: setup clean
 setup: $(VENV)/.dev-ready ## Make the virtual environment for development
 
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) .venv-triton .node $(RUN_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-triton .node .bench $(RUN_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found; install one or set PYTHON=/path/to/python"; exit 1; }
@@ -84,3 +97,8 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing the governor and its tools into $(VENV)"
 	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e . --group dev
 	@touch $@ $(VENV)/.run-ready
+
+$(VENV)/.bench-ready: $(VENV)/.dev-ready
+	@echo "Installing what plots need into $(VENV)"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group bench
+	@touch $@

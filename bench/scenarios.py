@@ -1,0 +1,335 @@
+"""What is measured, one function per question. Each takes the lab and returns the tables of its answer."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from bench.lab import Lab, Measured, Table, middle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.targets import Running
+
+_KIB, _MIB = 1024, 1024 * 1024
+
+
+def overhead(lab: Lab) -> list[Table]:
+    """What a target adds to the backend's own latency, at a few concurrencies (closed loop)."""
+    table = Table(
+        "Overhead against direct, no-op model, closed loop",
+        [
+            "connections",
+            "target",
+            "CPU us/request",
+            "requests/s",
+            "p50 ms",
+            "p99 ms",
+            "added p50",
+            "added p99",
+            "not 200",
+        ],
+        chart=("connections", "CPU us/request"),
+        series="target",
+    )
+    lab.behave()
+    with lab.all() as targets:
+        for connections in (1, 8, 64):
+            seen = lab.rounds_of(targets, connections=connections)
+            direct = seen["direct"]
+            for name, runs in seen.items():
+                p50, p99 = (middle(runs, _ms(p)) for p in ("p50", "p99"))
+                table.rows.append(
+                    [
+                        connections,
+                        name,
+                        middle(runs, _cpu_us),
+                        middle(runs, _per_second),
+                        p50,
+                        p99,
+                        p50 - middle(direct, _ms("p50")),
+                        p99 - middle(direct, _ms("p99")),
+                        sum(_not_200(each) for each in runs),
+                    ]
+                )
+                if connections == 1:
+                    table.curves[name] = runs[-1].result.curve
+    return [table]
+
+
+def rate(lab: Lab) -> list[Table]:
+    """Latency from the time a request is due, at fixed rates (open loop)."""
+    table = Table(
+        "Latency at a fixed rate, no-op model, open loop (Poisson arrivals)",
+        [
+            "requests/s due",
+            "target",
+            "answered/s",
+            "p50 ms",
+            "p99 ms",
+            "p99.9 ms",
+            "not 200",
+            "unanswered",
+            "generator p99",
+        ],
+        chart=("requests/s due", "p99 ms"),
+        series="target",
+    )
+    lab.behave()
+    with lab.all() as targets:
+        for due in (100, 200, 400) if lab.quick else (100, 200, 400, 800, 1200):
+            for name, runs in lab.rounds_of(targets, rate_per_s=due, connections=256).items():
+                percentiles = [middle(runs, _ms(p)) for p in ("p50", "p99", "p99.9")]
+                table.rows.append(
+                    [
+                        due,
+                        name,
+                        middle(runs, _per_second),
+                        *percentiles,
+                        sum(_not_200(each) for each in runs),
+                        sum(each.result.unanswered for each in runs),
+                        middle(runs, lambda each: each.result.lag_p99),
+                    ]
+                )
+    return [table]
+
+
+def saturation(lab: Lab) -> list[Table]:
+    """How much one core of a target can pass on, and the same by CPU time, as a multiple of the stock path."""
+    table = Table(
+        "Throughput of one core, no-op model, 32 connections, closed loop",
+        [
+            "target",
+            "CPU us/request",
+            "requests/s",
+            "stock CPU / CPU",
+            "requests/s / stock",
+            "p50 ms",
+            "p99 ms",
+            "not 200",
+        ],
+    )
+    lab.behave()
+    with lab.all() as targets:
+        seen = lab.rounds_of(targets[1:], connections=32)
+    for name, runs in seen.items():
+        cpu_us, per_s = middle(runs, _cpu_us), middle(runs, _per_second)
+        stock = seen.get("stock")
+        table.rows.append(
+            [
+                name,
+                cpu_us,
+                per_s,
+                middle(stock, _cpu_us) / cpu_us if stock else None,
+                per_s / middle(stock, _per_second) if stock else None,
+                middle(runs, _ms("p50")),
+                middle(runs, _ms("p99")),
+                sum(_not_200(each) for each in runs),
+            ]
+        )
+    return [table]
+
+
+def overload(lab: Lab) -> list[Table]:
+    """A 20 ms model with 4 slots is offered more than it can do."""
+    slots, waiting, delay_ms = 4, 8, 20
+    capacity = slots * 1000 / delay_ms
+    table = Table(
+        f"Overload: {delay_ms} ms model, {slots} slots, {waiting} may wait; capacity {capacity:g}/s, open loop",
+        ["offered", "target", "200/s", "slots busy %", "peak", "service p50", "service p99", "refused/s", "refused p50",
+         "refused p99", "200 p99", "unanswered", "CPU us/request"],
+        notes=[
+            "Peak: the most executions at once, by the backend's own record; above 4 means over-admitted.",
+            "Service: milliseconds from a request's arrival at the backend to its answer, by the backend's record.",
+        ],
+    )  # fmt: skip
+    lab.behave(delay_ms=delay_ms)
+    with lab.all(slots=slots, waiting=waiting, wait_ms=1000) as targets:
+        for factor in (2, 5, 10):
+            # Without a gateway nothing is refused: beyond twice its capacity, direct would only be a pile of work.
+            for running in targets[1:]:
+                seen = lab.measure(running, rate_per_s=factor * capacity, connections=2048, seconds=lab.seconds + 2)
+                table.rows.append([f"{factor}x", running.name, *_overload_row(seen, slots)])
+    return [table]
+
+
+def _overload_row(seen: Measured, slots: int) -> list[str | float | int | None]:
+    refused = max((status for status in seen.result.answers if status != "200"), default="-")
+    service = seen.truth["service_ms"]
+    return [
+        seen.result.answers.get("200", 0) / seen.result.seconds,
+        100 * _busy_in_the_middle(seen) / slots,
+        seen.truth["peak"],
+        service["p50"],
+        service["p99"],
+        seen.result.answers.get(refused, 0) / seen.result.seconds,
+        seen.result.ms("p50", refused),
+        seen.result.ms("p99", refused),
+        seen.result.ms("p99"),
+        seen.result.unanswered,
+        seen.cpu_us,
+    ]
+
+
+def _busy_in_the_middle(seen: Measured) -> float:
+    """Mean number of running executions, without the first and the last tenth of the run: there is no overload yet."""
+    events = seen.truth["events"]
+    if len(events) < 2:
+        return 0.0
+    first_s, last_s = events[0][0], events[-1][0]
+    from_s, to_s = first_s + 0.1 * (last_s - first_s), last_s - 0.1 * (last_s - first_s)
+    busy_s = 0.0
+    for (at_s, running), (next_s, _) in pairwise(events):
+        busy_s += running * max(0.0, min(next_s, to_s) - max(at_s, from_s))
+    return busy_s / (to_s - from_s)
+
+
+def slots(lab: Lab) -> list[Table]:
+    """Does a request cost more where there are more slots?"""
+    table = Table(
+        "Cost per request by number of slots, no-op model, 64 connections",
+        ["slots", "CPU us/request", "requests/s", "p50 ms", "p99 ms", "peak at the backend"],
+        chart=("slots", "CPU us/request"),
+    )
+    lab.behave()
+    for count in (1, 4, 16, 64):  # one after the other: a model has one governor at a time
+        with lab.start("governor", slots=count) as running:
+            runs = [lab.measure(running, connections=64) for _ in range(lab.rounds)]
+        table.rows.append(
+            [
+                count,
+                middle(runs, _cpu_us),
+                middle(runs, _per_second),
+                middle(runs, _ms("p50")),
+                middle(runs, _ms("p99")),
+                max(each.truth["peak"] for each in runs),
+            ]
+        )
+    return [table]
+
+
+def payload(lab: Lab) -> list[Table]:
+    """What large bodies cost in time and memory, request and answer being of the same length."""
+    table = Table(
+        "Bodies of a length, request and answer alike, 2 connections, closed loop",
+        ["bytes", "target", "CPU us/request", "p50 ms", "p99 ms", "added p50", "MiB before", "MiB after", "not 200"],
+        chart=("bytes", "p50 ms"),
+        series="target",
+    )
+    sizes: tuple[int, ...] = (100, 10 * _KIB, _MIB, 10_000_000)
+    if not lab.quick:
+        sizes = (100, _KIB, 10 * _KIB, 100 * _KIB, _MIB, 10_000_000)
+    with lab.all() as everything:
+        targets = [running for running in everything if running.path.startswith("/v2")]  # others read what they pass on
+        for size in sizes:
+            lab.behave(answer_bytes=size)
+            before = {running.name: _memory_mib(running) for running in targets}
+            seen = lab.rounds_of(targets, connections=2, body_bytes=size)
+            direct_ms = middle(seen["direct"], _ms("p50"))
+            for running in targets:
+                runs = seen[running.name]
+                p50 = middle(runs, _ms("p50"))
+                table.rows.append(
+                    [
+                        size,
+                        running.name,
+                        middle(runs, _cpu_us),
+                        p50,
+                        middle(runs, _ms("p99")),
+                        p50 - direct_ms,
+                        before[running.name],
+                        _memory_mib(running),
+                        sum(_not_200(each) for each in runs),
+                    ]
+                )
+    return [table]
+
+
+def streaming(lab: Lab) -> list[Table]:
+    """Server-sent events passed on as they come."""
+    table = Table(
+        "generate_stream, 20 events 5 ms apart, 8 connections, closed loop",
+        ["target", "CPU us/stream", "first byte p50 ms", "first byte p99 ms", "p50 ms", "p99 ms", "not 200"],
+    )
+    lab.behave(stream_events=20, stream_interval_ms=5)
+    with lab.all() as everything:
+        targets = [each for each in everything if each.path.startswith("/v2") and each.name != "stock"]
+        for name, runs in lab.rounds_of(targets, path="/v2/models/noop/generate_stream", connections=8).items():
+            first = [middle(runs, _first_byte(p)) for p in ("p50", "p99")]
+            whole = [middle(runs, _ms(p)) for p in ("p50", "p99")]
+            cpu_us = middle(runs, _cpu_us)
+            table.rows.append([name, cpu_us, *first, *whole, sum(_not_200(each) for each in runs)])
+    return [table]
+
+
+def refusals(lab: Lab) -> list[Table]:
+    """What it costs to say no: the only slot and the only place to wait are taken."""
+    table = Table(
+        "Refusals: slot and queue full, 8 connections, closed loop",
+        ["target", "status", "CPU us/refusal", "refusals/s", "p50 ms", "p99 ms"],
+    )
+    lab.behave(delay_ms=600_000)
+    with ExitStack() as stack:
+        targets = [
+            stack.enter_context(lab.start(name, slots=1, waiting=1, wait_ms=600_000))
+            for name in lab.targets
+            if name in {"governor", "nginx", "smg"}  # the stock path never refuses, HAProxy only by time
+        ]
+        for running in targets:
+            stack.enter_context(_occupied(running, 1 if running.name == "nginx" else 2))
+        for name, runs in lab.rounds_of(targets, connections=8).items():
+            status = max(runs[0].result.answers, default="-")
+            table.rows.append(
+                [
+                    name,
+                    status,
+                    middle(runs, _cpu_us),
+                    middle(runs, _per_second),
+                    middle(runs, _ms("p50", status)),
+                    middle(runs, _ms("p99", status)),
+                ]
+            )
+    return [table]
+
+
+@contextmanager
+def _occupied(running: Running, count: int) -> Iterator[None]:
+    """So many requests that are not answered while the block lasts."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            sock.sendall(running.wire())
+            sock.settimeout(0.5)
+            try:
+                answer = sock.recv(100)
+            except TimeoutError:
+                continue
+            raise RuntimeError(f"{running.name} was to be kept busy, and answered: {answer!r}")
+        yield
+
+
+def _memory_mib(running: Running) -> float:
+    return running.server.memory_bytes() / _MIB if running.server else float("nan")
+
+
+def _not_200(seen: Measured) -> int:
+    return seen.result.total - seen.result.answers.get("200", 0) + seen.result.failures
+
+
+def _ms(percentile: str, status: str = "200") -> Callable[[Measured], float]:
+    return lambda each: each.result.ms(percentile, status)
+
+
+def _first_byte(percentile: str) -> Callable[[Measured], float]:
+    return lambda each: each.result.first_byte[percentile]
+
+
+def _cpu_us(seen: Measured) -> float:
+    return seen.cpu_us
+
+
+def _per_second(seen: Measured) -> float:
+    return seen.result.per_second
