@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote_to_bytes
 
 from governor.config.crosscheck import is_loopback
 from governor.errors import InvalidRequestError
 
-from .errors import ForeignOriginError, InvalidHostError, UnauthorizedError, send_error
+from .errors import ForeignOriginError, InvalidHostError, RouteNotFoundError, UnauthorizedError, send_error
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz"})
 """Served without a token, as probes have none: names of models and why one cannot be used, no work and no text."""
 METRICS_PATH: Final = "/metrics"
+ADMIN_PATH: Final = "/admin"
+"""What is here and below it is for operators: it has a token of its own, and without one it does not exist (A7)."""
 
+_OPERATOR: Final = "governor.operator"
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _BEARER = re.compile(rb"[ \t]*bearer[ \t]+(\S+)[ \t]*", re.IGNORECASE)
@@ -41,6 +44,7 @@ class Gate:
       name was rebound to 127.0.0.1 sends its own name. On other binds the token protects.
     - An `Origin` other than the server's own gets 403.
     - With `tokens.api` set, a request without that bearer token gets 401; one answer for every reason.
+    - Below `/admin` that token is `tokens.admin` instead, and opens nothing else. Without one there is no such route.
 
     Args:
         app: what is behind the gate.
@@ -51,7 +55,8 @@ class Gate:
         self._app = app
         self._loopback = is_loopback(config.server.host)
         self._names = (*_LOOPBACK_NAMES, _bracketed(config.server.host).lower())
-        self._token = _digest(config.tokens.api.encode()) if config.tokens.api is not None else None
+        self._token = _digest_of(config.tokens.api)
+        self._admin_token = _digest_of(config.tokens.admin)
         self._open = OPEN_PATHS | ({METRICS_PATH} if config.tokens.metrics_public else frozenset())
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -73,9 +78,18 @@ class Gate:
         for origin in _values(scope, b"origin"):
             if not self._is_own_origin(origin.decode("latin-1").lower(), own):
                 return ForeignOriginError()
-        if self._token is not None and scope["path"] not in self._open and not self._has_token(scope):
+        return self._token_refusal(scope)
+
+    def _token_refusal(self, scope: HTTPScope) -> GovernorError | None:
+        for_operators = is_admin_path(scope["path"])
+        if for_operators and self._admin_token is not None:
+            if not _has_token(scope, self._admin_token):
+                return UnauthorizedError()
+            cast("dict[str, object]", scope)[_OPERATOR] = True
+            return None
+        if self._token is not None and scope["path"] not in self._open and not _has_token(scope, self._token):
             return UnauthorizedError()
-        return None
+        return RouteNotFoundError() if for_operators else None
 
     def _own_authorities(self, scope: HTTPScope) -> frozenset[str] | None:
         """How this server is named at the port the request came in on; None where that is not known."""
@@ -93,16 +107,32 @@ class Gate:
         scheme, separator, authority = origin.partition("://")
         return bool(separator) and scheme in _DEFAULT_PORTS and own is not None and authority in own
 
-    def _has_token(self, scope: HTTPScope) -> bool:
-        given = _values(scope, b"authorization")
-        match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
-        # The digests have one length, so that not even the length of the token shows in the time.
-        offered = _digest(match[1] if match is not None else b"")
-        return self._token is not None and hmac.compare_digest(offered, self._token) and match is not None
+
+def is_admin_path(path: str) -> bool:
+    """Whether a path, decoded, is for operators. Further slashes before it count for nothing, as in the routes."""
+    path = f"/{path.lstrip('/')}"
+    return path == ADMIN_PATH or path.startswith(f"{ADMIN_PATH}/")
+
+
+def is_operator(scope: Scope) -> bool:
+    """Whether the gate has seen the operator's token on this request. What has not passed the gate is none's."""
+    return cast("dict[str, object]", scope).get(_OPERATOR) is True
+
+
+def _has_token(scope: HTTPScope, token: bytes) -> bool:
+    given = _values(scope, b"authorization")
+    match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+    # The digests have one length, so that not even the length of the token shows in the time.
+    offered = _digest(match[1] if match is not None else b"")
+    return hmac.compare_digest(offered, token) and match is not None
 
 
 def _values(scope: HTTPScope, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key == name]
+
+
+def _digest_of(token: str | None) -> bytes | None:
+    return None if token is None else _digest(token.encode())
 
 
 def _digest(token: bytes) -> bytes:

@@ -9,7 +9,9 @@ from quart import current_app, request
 from quart_trio import QuartTrio
 
 from governor.config.crosscheck import is_loopback
+from governor.operations import Operations
 
+from .admin.stream import StateFeed
 from .errors import SessionIdConflictError
 from .rate import RateLimiter, caller_name, tier_of
 from .wire import WORKSPACE_CWD, decode_client_id
@@ -65,6 +67,8 @@ class GovernorApp(QuartTrio):
         shared_sessions: see `SharedSessions`.
         collector: what `/metrics` shows; set by `create_app`.
         rate_limiter: how often callers may ask; None where nothing is limited.
+        operations: what operators can do to it.
+        admin_feed: what operators listen to.
     """
 
     collector: GovernorCollector
@@ -74,6 +78,8 @@ class GovernorApp(QuartTrio):
         self.governor = governor
         self.shared_sessions = SharedSessions(governor)
         self.rate_limiter = RateLimiter.of(governor.config.limits)
+        self.operations = Operations(governor)
+        self.admin_feed = StateFeed(governor)
         self.loopback = is_loopback(governor.config.server.host)
 
 

@@ -91,13 +91,13 @@ class RateLimiter:
 
 
 def tier_of(method: str, path: str) -> Tier | None:
-    """The kind of a request; None for those that are never limited: probes, streams, heartbeats, Triton's routes."""
-    if (
-        method == "OPTIONS"
-        or path in _EXEMPT
-        or f"{path}/".startswith("/v2/")
-        or path.endswith(("/heartbeat", "/events"))
-    ):
+    """The kind of a request; None for those that are never limited.
+
+    They are probes, streams, heartbeats, Triton's routes and the operator's.
+    """
+    if method == "OPTIONS" or path in _EXEMPT or f"{path}/".startswith(("/v2/", "/admin/")):
+        return None
+    if path.endswith(("/heartbeat", "/events")):
         return None
     if method == "POST" and path.startswith("/session/") and path.endswith("/prompt"):
         return "prompt"

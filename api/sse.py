@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
     from governor.session import EventStream
 
+STREAM_HEAD: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache, no-transform",
+    "Connection": "keep-alive",
+    "X-Accel-Buffering": "no",
+}
+"""Headers of every event stream."""
 GREETING: Final = b"retry: 3000\n\n"
 HEARTBEAT: Final = b": heartbeat\n\n"
 _REPLAYED: Final = b"event: replay_complete\n"

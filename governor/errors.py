@@ -11,6 +11,9 @@ expected and what to do.
     │   ├── UnknownModelError
     │   ├── UnknownClaimError
     │   ├── ClaimOpenError
+    │   ├── UnknownIdentityError
+    │   ├── EpochChangedError
+    │   ├── OperationInProgressError
     │   └── BodyTooLargeError
     ├── RefusedError           the request is fine; the governor has no room or no time         503
     │   ├── PromptQueueFullError
@@ -21,6 +24,7 @@ expected and what to do.
     │   └── DrainingError
     ├── BackendError           the backend did not answer, or not with a result                 5xx
     │   ├── BackendUnavailableError   the call never reached it completely (E3)
+    │   │   └── BaselineUnavailableError   a forced restart got no reading to begin at (E11)
     │   ├── ConnectionLostError       the call was delivered, its end is unknown (E5)
     │   ├── BackendAnswerError        it answered with an error of its own
     │   ├── BackendTimeoutError       it did not answer in time; the call goes on
@@ -128,6 +132,41 @@ class ClaimOpenError(CallerError):
         )
 
 
+class UnknownIdentityError(CallerError):
+    """No identity has this id; a reload of the configuration may have taken it away."""
+
+    code = "unknown_identity"
+    status = 404
+
+    def __init__(self, identity: str) -> None:
+        super().__init__(f'No identity has the id "{identity}"; GET /admin/identities lists them', identity=identity)
+
+
+class EpochChangedError(CallerError):
+    """The operator's command was meant for another epoch of the identity: what it was decided on has changed."""
+
+    code = "epoch_changed"
+    status = 409
+
+    def __init__(self, identity: str, expected: int, epoch: int) -> None:
+        super().__init__(
+            f"Identity {identity} is in epoch {epoch}, not {expected}: its counters began anew since you looked, and"
+            " claims may have ended by it. Look again, then decide again",
+            expectedEpoch=expected,
+            epoch=epoch,
+        )
+
+
+class OperationInProgressError(CallerError):
+    """An operator's act that takes time is under way on the same thing."""
+
+    code = "operation_in_progress"
+    status = 409
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is under way already; wait for its end, then look again")
+
+
 class BodyTooLargeError(CallerError):
     """The request body is larger than the configured limit in bytes."""
 
@@ -231,6 +270,12 @@ class BackendUnavailableError(BackendError):
     code = "backend_unavailable"
     status = 503
     retry_after_s = 5
+
+
+class BaselineUnavailableError(BackendUnavailableError):
+    """E11: the backend gave no reading at which a forced restart could begin; nothing was done."""
+
+    code = "baseline_unavailable"
 
 
 class ConnectionLostError(BackendError):

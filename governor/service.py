@@ -15,6 +15,7 @@ from governor.backend import Backend, check_server, plain_lane
 from governor.core.evidence import OnFall
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
+from governor.recent import RecentEvents
 from governor.session import Session
 from governor.totals import ServiceTotals
 from governor.triton.model import TritonModel
@@ -56,6 +57,10 @@ class Governor:
         make_port: makes what an identity reaches its model through, from its backend and Triton's name of it.
         check: a server's health check.
         make_lane: makes a lane for questions to a server that are no inference.
+
+    Attributes:
+        recent: what happened lately, for operators.
+        stopped: set as soon as nothing more is accepted, for good.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Governor:
         self._numbers = itertools.count(1)
         self._closed_active_s: float | None = None
         self.now_ms = now_ms
+        self.recent = RecentEvents(now_ms)
+        self.stopped = trio.Event()
         self._make_port = make_port
         self._turns: trio.Nursery | None = None
         self.backends = {backend.name: Backend(backend, check, make_lane) for backend in config.backends}
@@ -99,7 +106,8 @@ class Governor:
                     evidence.max_unprovable_age_ms / 1000 if evidence.max_unprovable_age_ms is not None else None
                 ),
             )
-            identity = Identity(key, settings, self._make_port(backend.config, model.triton_model))
+            port = self._make_port(backend.config, model.triton_model)
+            identity = Identity(key, settings, port, self.recent.note)
             self.identities[key] = backend.identities[model.triton_model] = identity
         return ServedModel(model, self.identities[key], backend)
 
@@ -126,6 +134,8 @@ class Governor:
         if self.draining:
             return
         self.draining = True
+        self.stopped.set()
+        self.recent.note("stopping")
         _log.info("draining", sessions=len(self.sessions))
         for session in list(self.sessions.values()):
             session.die("daemon_shutdown")

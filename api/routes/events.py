@@ -13,7 +13,7 @@ from governor.core.events import SubscribersFullError, notice_frame
 from ..context import this_app
 from ..errors import SubscriberLimitError
 from ..guard import after_response
-from ..sse import EventBody
+from ..sse import STREAM_HEAD, EventBody
 from ..wire import decode_cursor, decode_epoch, decode_max_queued
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ async def events(session_id: str) -> Response:
     session = governor.session(session_id)
     max_frames = decode_max_queued(request.args.getlist("maxQueued"))
     head = {
-        "Content-Type": "text/event-stream",
-        "Cache-Control": "no-cache, no-transform",
-        "Connection": "keep-alive",
-        "X-Accel-Buffering": "no",
+        **STREAM_HEAD,
         "X-Qwen-Event-Epoch": session.log.epoch,
         "X-Qwen-SSE-Stream-Id": str(uuid.uuid4()),
     }

@@ -73,6 +73,11 @@ class Ledger:
         """Boot identity of the process that the current epoch belongs to, where known (E8)."""
         return self._epoch.boot
 
+    @property
+    def epoch(self) -> int:
+        """Number of the current epoch; 0 before the first baseline."""
+        return self._epoch.number
+
     # The life of a call
 
     def open(self, now_s: float) -> int:

@@ -2,12 +2,14 @@
 
 from governor.identity.call import Call, CallRequest, CallState, Head, answer_too_large
 from governor.identity.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics, IdentityTotals
+from governor.identity.inspect import ClaimView, IdentityView, ReadingsView, inspect
 from governor.identity.operator import ForgottenClaim, RestartReport
 
 __all__ = [
     "Call",
     "CallRequest",
     "CallState",
+    "ClaimView",
     "ForgottenClaim",
     "Head",
     "Identity",
@@ -15,6 +17,9 @@ __all__ = [
     "IdentitySettings",
     "IdentityStatistics",
     "IdentityTotals",
+    "IdentityView",
+    "ReadingsView",
     "RestartReport",
     "answer_too_large",
+    "inspect",
 ]

@@ -33,7 +33,7 @@ class CallRequest:
         max_answer_bytes: what is kept of the answer for a caller that has not taken it yet. More than this
             at once is drained to the end of the call and the caller gets `BackendProtocolError`.
         disconnect_on_abandon: give the connection up when the caller leaves (D1); the claim then needs evidence.
-        prompt_id: the prompt whose turn it is; None for a call of `/v2`. Only for the log.
+        prompt_id: the accepted prompt that the call is made for; None for a call of `/v2`.
     """
 
     wire: WireRequest

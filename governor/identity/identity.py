@@ -7,6 +7,7 @@ poller is told whether it is wanted.
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,17 +33,22 @@ from governor.identity.chronicle import NEW_LIVES, Chronicle
 from governor.identity.evidence import watch_evidence
 from governor.identity.firstlook import FirstLook
 from governor.identity.lanes import LanePool
+from governor.identity.notes import ClaimNotes
 from governor.identity.operator import OperatorExits
+from governor.identity.readings import ReadingWatch
+from governor.recent import VerdictTeller, unobserved
 from governor.triton.lane import CallEnd
 from governor.triton.outcomes import CallKind, counted, speaks_for_triton
 from governor.triton.text import error_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
+    from governor.core.claims import Claim
     from governor.core.counting import Reading
     from governor.core.evidence import LedgerSnapshot, LedgerTotals, OnFall, Ticket, Verdict
     from governor.identity.port import LanePort, ModelPort
+    from governor.recent import Observer
     from governor.triton.metadata import ModelFacts
 
 _log = structlog.get_logger(__name__)
@@ -112,9 +118,18 @@ class IdentityStatistics:
 
 
 class Identity:
-    """A model on a backend. `run` must be running for calls to start."""
+    """A model on a backend. `run` must be running for calls to start.
 
-    def __init__(self, key: IdentityKey, settings: IdentitySettings, port: ModelPort) -> None:
+    Args:
+        key: its name.
+        settings: its bounds.
+        port: what it reaches the model through.
+        observe: is told what an operator would want to hear of.
+    """
+
+    def __init__(
+        self, key: IdentityKey, settings: IdentitySettings, port: ModelPort, observe: Observer = unobserved
+    ) -> None:
         self.key = key
         self.settings = settings
         self.totals = IdentityTotals()
@@ -136,6 +151,12 @@ class Identity:
         self._ensemble = False
         self._first_look = FirstLook(self, self._ledger)
         self.operator = OperatorExits(str(key), self, self._ledger)
+        self.notes = ClaimNotes()
+        self.watch = ReadingWatch()
+        self.observe = observe
+        self._teller = VerdictTeller(observe, str(key))
+        self.held = False
+        self._unclaimed: trio.Event | None = None
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._chronicle = Chronicle(str(key))
@@ -160,6 +181,7 @@ class Identity:
             self._queue.push(key, call)
         except WaitersFullError:
             self.totals.refused += 1
+            self.observe("call_refused", str(self.key), code=CreditQueueFullError.code)
             raise CreditQueueFullError(self.key.model, self.settings.max_waiting) from None
         self.settle()
         return call
@@ -173,6 +195,29 @@ class Identity:
         """Ends every call that has no credit yet; they have sent nothing."""
         while (call := self._queue.pop()) is not None:
             call.end(reason())
+
+    @property
+    def claims(self) -> Mapping[int, Claim]:
+        """The claims that exist, the oldest first. To look at."""
+        return self._ledger.claims
+
+    @asynccontextmanager
+    async def handing_out_nothing(self, at_most_s: float) -> AsyncIterator[None]:
+        """Hands out no credit inside, and first waits so long at the most until none is held.
+
+        Who waits for a credit goes on waiting; afterwards, however it ends, credits are handed out again.
+        """
+        self.held = True
+        self._unclaimed = trio.Event()
+        try:
+            with trio.move_on_after(at_most_s):
+                if self._ledger.claims:
+                    await self._unclaimed.wait()
+            yield
+        finally:
+            self.held = False
+            self._unclaimed = None
+            self.settle()
 
     def statistics(self) -> IdentityStatistics:
         """A snapshot."""
@@ -224,7 +269,10 @@ class Identity:
 
     def settle(self) -> None:
         """Hands free credits to waiting calls and tells the poller whether it is wanted."""
-        while self._nursery is not None and self._ledger.free > 0:
+        self.notes.keep(self._ledger.claims)
+        if self._unclaimed is not None and not self._ledger.claims:
+            self._unclaimed.set()
+        while self._nursery is not None and not self.held and self._ledger.free > 0:
             call = self._queue.pop()
             if call is None:
                 break
@@ -233,6 +281,7 @@ class Identity:
             self._chronicle.wait_s.observe(now_s - call.submitted_at_s)
             self.totals.calls += 1
             self._calls[claim_id] = call
+            self.notes.open(claim_id, call)
             call.start(claim_id)
             self._nursery.start_soon(self._run_call, call, claim_id, name=f"call {self.key} {claim_id}")
         self._evidence_wanted.value = self._ledger.wants_evidence
@@ -283,6 +332,7 @@ class Identity:
             Why the caller gets no complete answer, or None.
         """
         self._ledger.dispatch(claim_id, lane.boot)
+        self.notes.dispatched(claim_id, self._ledger.epoch)
         exchange = lane.exchange(call.request.wire, on_delivered=partial(self._delivered, claim_id, lane))
         error: GovernorError | None = None
         head, error_body = Head(0, ()), bytearray()
@@ -343,6 +393,8 @@ class Identity:
         self.totals.broken += 1
         call = self._calls[claim_id]
         self._chronicle.broke(claim, call, error, trio.current_time(), self._ledger.claims)
+        self.notes.broke(claim_id, error)
+        self.observe("call_broken", str(self.key), code=error.code)
 
     # Evidence: what the poller and the epoch actor use
 
@@ -382,14 +434,18 @@ class Identity:
 
     async def read(self) -> Reading:
         """Asks the backend for a reading."""
-        await self.know_facts()
-        self.totals.readings += 1
-        return await self._port.read()
+        with self.watch.asking() as came:
+            await self.know_facts()
+            self.totals.readings += 1
+            reading = await self._port.read()
+            came(reading)
+            return reading
 
     def reading_failed(self, error: GovernorError) -> None:
         """E9: the claims stay as they are."""
         self.totals.readings_failed += 1
         self._chronicle.failed(error)
+        self.watch.failed()
 
     def apply(self, ticket: Ticket, reading: Reading) -> None:
         """Hands a reading to the ledger and tells everybody what it proved."""
@@ -401,6 +457,8 @@ class Identity:
         if verdict.life in NEW_LIVES:
             self._lives_begun += 1
             self.facts = None  # another load may have another configuration
+        self.notes.quarantined(verdict, self._ledger.claims)
+        self._teller.tell(verdict)
         self.settle()
 
     def evidence_done(self) -> None:

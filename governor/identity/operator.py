@@ -13,12 +13,20 @@ import trio
 
 from governor.core.claims import ClaimState
 from governor.core.evidence import Life
-from governor.errors import BackendUnavailableError, ClaimOpenError, GovernorError, UnknownClaimError
+from governor.errors import (
+    BaselineUnavailableError,
+    ClaimOpenError,
+    EpochChangedError,
+    GovernorError,
+    UnknownClaimError,
+)
 
 if TYPE_CHECKING:
     from governor.core.counting import Reading
     from governor.core.evidence import Ticket, Verdict
     from governor.core.ledger import Ledger
+    from governor.identity.notes import ClaimNote, ClaimNotes
+    from governor.recent import Observer
 
 _log = structlog.get_logger(__name__)
 _TRIES_MAX = 3
@@ -31,6 +39,8 @@ class Operated(Protocol):
     """What is needed of the identity."""
 
     reading_turn: trio.Lock
+    notes: ClaimNotes
+    observe: Observer
 
     def begin_reading(self) -> Ticket:
         """What is true before a reading is asked for."""
@@ -53,11 +63,13 @@ class ForgottenClaim:
         id: the claim.
         state: what it was.
         age_s: seconds since it got its credit.
+        note: whom it served, and why it was stuck.
     """
 
     id: int
     state: ClaimState
     age_s: float
+    note: ClaimNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,43 +103,57 @@ class OperatorExits:
         self._identity = identity
         self._ledger = ledger
 
-    async def restart(self) -> RestartReport:
+    async def restart(self, expected_epoch: int | None = None) -> RestartReport:
         """Begins a new epoch at a fresh baseline and releases every broken claim, as a restart of the governor would.
 
+        Args:
+            expected_epoch: the epoch that the operator has seen; nothing is done in another one.
+
         Raises:
-            BackendUnavailableError: there is no fresh baseline to be had, so nothing was done; says why.
+            EpochChangedError: see `expected_epoch`.
+            BaselineUnavailableError: there is no fresh baseline to be had, so nothing was done; says why.
         """
         for _ in range(_TRIES_MAX):
             async with self._identity.reading_turn:
+                self.check_epoch(expected_epoch)
                 ticket = self._identity.begin_reading()
                 try:
                     reading = await self._identity.read()
                 except GovernorError as error:
-                    raise BackendUnavailableError(
+                    raise BaselineUnavailableError(
                         f"A forced restart of {self._name} needs a fresh baseline, and there is none: {error.message}"
                     ) from error
+                self.check_epoch(expected_epoch)
                 before = self._broken()
                 verdict, released = self._ledger.restart(ticket, reading)
                 if verdict.life is Life.STALE:
                     continue
                 forgotten = tuple(before[claim_id] for claim_id in released)
                 _log.warning("forced_restart", identity=self._name, forgotten=list(released))
+                self._identity.observe("forced_restart", self._name, claims=[*released], epoch=self._ledger.epoch)
                 self._identity.report(verdict)
                 return RestartReport(
-                    epoch=self._ledger.snapshot().epoch,
+                    epoch=self._ledger.epoch,
                     proven=len(verdict.ended),
                     forgotten=forgotten,
                     open_claims=len(self._ledger.claims),
                 )
-        raise BackendUnavailableError(f"{self._name} changes faster than it can be read; try again")
+        raise BaselineUnavailableError(f"{self._name} changes faster than it can be read; try again")
 
-    def release(self, claim_id: int, *, reason: str) -> ForgottenClaim:
+    def check_epoch(self, expected_epoch: int | None) -> None:
+        """Raises EpochChangedError unless this is the epoch that the operator has seen; None stands for any."""
+        if expected_epoch is not None and expected_epoch != self._ledger.epoch:
+            raise EpochChangedError(self._name, expected_epoch, self._ledger.epoch)
+
+    def release(self, claim_id: int, *, reason: str, expected_epoch: int | None = None) -> ForgottenClaim:
         """Releases one broken claim.
 
         Raises:
+            EpochChangedError: this is not the epoch that the operator has seen.
             UnknownClaimError: there is no such claim.
             ClaimOpenError: its connection lives.
         """
+        self.check_epoch(expected_epoch)
         claim = self._ledger.claims.get(claim_id)
         if claim is None:
             raise UnknownClaimError(self._name, claim_id)
@@ -136,6 +162,7 @@ class OperatorExits:
         forgotten = self._broken()[claim_id]
         self._ledger.release(claim_id)
         _log.warning("claim_released", identity=self._name, claim=claim_id, state=forgotten.state.value, reason=reason)
+        self._identity.observe("claim_released", self._name, claims=[claim_id], reason=reason)
         self._identity.settle()
         return forgotten
 
@@ -150,7 +177,9 @@ class OperatorExits:
     def _broken(self) -> dict[int, ForgottenClaim]:
         now_s = trio.current_time()
         return {
-            claim.id: ForgottenClaim(claim.id, claim.state, now_s - claim.opened_at_s)
+            claim.id: ForgottenClaim(
+                claim.id, claim.state, now_s - claim.opened_at_s, self._identity.notes.get(claim.id)
+            )
             for claim in self._ledger.claims.values()
             if claim.state.is_broken
         }

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import api
 import governor
 from tests.api.harness import service
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
     from trio.testing import MockClock
 
-PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "http-api.md").read_text()
+OPERATORS_PAGE = (DOCS / "admin.md").read_text()
 PARTS = {
     "<session_id>": ":id",
     "<prompt_id>": ":promptId",
@@ -25,14 +29,14 @@ PARTS = {
     "<model_version>": ":v",
     "<memory:memory>": ":memory",
     "<region>": ":region",
+    "<identity_id>": ":identity",
+    "<claim_id>": ":claim",
 }
 NOT_AN_ANSWER = {
     # Bases that are never raised, and what the process ends with instead of answering it.
     "refused", "backend_error", "prompt_ended", "prompt_cancelled", "config_invalid", "listen_failed",
     "application_failed", "hypercorn_version_unsupported", "identity_owned", "ownership_unavailable",
     "governor_failed",
-    # Of an operator's release of a claim, for which there is no route.
-    "unknown_claim", "claim_open",
 }  # fmt: skip
 
 
@@ -77,8 +81,8 @@ def codes_in_use() -> set[str]:
 
 
 def table_of_routes() -> set[tuple[str, str]]:
-    """Method and path of each line of the page's table."""
-    return set(re.findall(r"\[`(GET|POST|PATCH|DELETE) (/[^`]*)`\]", PAGE))
+    """Method and path of each line of the pages' tables."""
+    return set(re.findall(r"\[`(GET|POST|PATCH|DELETE) (/[^`]*)`\]", PAGE + OPERATORS_PAGE))
 
 
 async def test_every_route_is_documented_and_no_other(autojump_clock: MockClock) -> None:
@@ -99,7 +103,8 @@ def test_every_code_is_documented_and_no_other() -> None:
     assert documented == used - NOT_AN_ANSWER
 
 
-def test_every_link_of_the_page_has_its_heading() -> None:
-    headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+@pytest.mark.parametrize("page", [PAGE, OPERATORS_PAGE])
+def test_every_link_of_a_page_has_its_heading(page: str) -> None:
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\(#([\w-]+)\)", PAGE)) <= anchors
+    assert set(re.findall(r"\(#([\w-]+)\)", page)) <= anchors

@@ -1,0 +1,255 @@
+"""What operators see, in wire spelling. Pure. Every list is bounded.
+
+Ages are whole milliseconds before `atMs`. Whoever compares two states leaves them out (`without_ages`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from governor.core.claims import ClaimState
+from governor.errors import GovernorError
+from governor.identity import inspect
+
+from .ids import id_of_name, identity_id
+
+if TYPE_CHECKING:
+    from governor.core.counting import Counts
+    from governor.errors import JsonValue
+    from governor.identity import ClaimView, ForgottenClaim, Identity, IdentityView, ReadingsView
+    from governor.identity.notes import ClaimNote
+    from governor.operations import RestartResult
+    from governor.recent import RecentEvent
+    from governor.service import Governor
+
+    from ..views import View
+
+CLAIMS_SHOWN: Final = 64
+"""Claims of one identity in a list of identities; `/admin/identities/:id` shows more."""
+CLAIMS_SHOWN_MAX: Final = 1024
+IDENTITIES_SHOWN: Final = 100
+IDENTITIES_SHOWN_MAX: Final = 1000
+_STATES: Final = tuple(state for state in ClaimState if state is not ClaimState.ENDED)
+
+
+def state(governor: Governor, *, size: int = IDENTITIES_SHOWN, after: str | None = None) -> View:
+    """Everything: the governor, and a page of its identities in the order of their ids.
+
+    Args:
+        governor: whose.
+        size: identities of this page.
+        after: the id of the last identity of the page before.
+    """
+    statistics = governor.statistics()
+    by_id = {identity_id(key): identity for key, identity in governor.identities.items()}
+    ids = sorted(wanted for wanted in by_id if after is None or wanted > after)
+    told: View = {
+        "v": 1,
+        "atMs": governor.now_ms(),
+        "startedAtMs": governor.started_at_ms,
+        "draining": statistics.draining,
+        "sessions": {
+            "live": statistics.sessions,
+            "pendingPrompts": statistics.pending_prompts,
+            "activePrompts": statistics.active_prompts,
+        },
+        "lastEventId": governor.recent.last_id,
+        "identitiesTotal": len(by_id),
+        "identities": [identity_view(governor, by_id[wanted]) for wanted in ids[:size]],
+    }
+    if len(ids) > size:
+        told["nextAfter"] = ids[size - 1]
+    return told
+
+
+def identity_view(governor: Governor, identity: Identity, *, claims_max: int = CLAIMS_SHOWN) -> View:
+    """One identity with its `claims_max` oldest claims."""
+    seen = inspect(identity, claims_max=claims_max)
+    statistics, ledger = seen.statistics, seen.statistics.ledger
+    problem = _problem(governor, identity, seen)
+    return {
+        "id": identity_id(identity.key),
+        "backend": identity.key.backend,
+        "model": identity.key.model,
+        "names": [name for name, served in governor.models.items() if served.identity is identity],
+        "usable": problem is None,
+        "problem": problem,
+        "credits": {"slots": ledger.slots, "free": max(0, ledger.free), "held": ledger.slots - ledger.free},
+        "handsOutCredits": not seen.held,
+        "states": {claim_state.value: ledger.states[claim_state] for claim_state in _STATES},
+        "claimsTotal": ledger.slots - ledger.free,
+        "claims": [_claim(claim) for claim in seen.claims],
+        "epoch": ledger.epoch,
+        "boot": ledger.boot,
+        "hasBaseline": ledger.has_baseline,
+        "witnesses": {
+            "model": _witness(ledger.model_bound, ledger.model_high),
+            "process": _witness(ledger.process_bound, ledger.process_high),
+        },
+        "reading": _reading(seen.readings),
+        "readingError": statistics.last_reading_error,
+        "readingErrorAgeMs": _ms(seen.readings.error_age_s) if statistics.last_reading_error else None,
+        "readingWaitAgeMs": _ms(seen.readings.waiting_s),
+        "polling": statistics.polling,
+        "contested": ledger.contested,
+        "queue": {
+            "waiting": statistics.waiting,
+            "limit": seen.max_waiting,
+            "oldestAgeMs": _ms(statistics.oldest_waiting_s),
+        },
+        "sessions": _sessions(governor, identity),
+        "facts": _facts(seen),
+        "totals": _totals(seen),
+    }
+
+
+def recent_event(event: RecentEvent) -> View:
+    """One entry of the ring of recent events."""
+    return {
+        "id": event.id,
+        "atMs": event.at_ms,
+        "lastAtMs": event.last_ms,
+        "count": event.count,
+        "kind": event.kind,
+        "identity": id_of_name(event.identity) if event.identity is not None else None,
+        **{key: value for key, value in event.data.items() if value is not None},
+    }
+
+
+def restart_result(result: RestartResult) -> View:
+    """What a forced restart did to one identity."""
+    told: View = {"identity": identity_id(result.key), "previousEpoch": result.previous_epoch}
+    outcome = result.outcome
+    if isinstance(outcome, GovernorError):
+        return {**told, "ok": False, "error": outcome.message, "code": outcome.code, **outcome.details}
+    return {
+        **told,
+        "ok": True,
+        "epoch": outcome.epoch,
+        "provenClaims": outcome.proven,
+        "forgottenClaims": [forgotten_claim(claim) for claim in outcome.forgotten],
+        "openClaims": outcome.open_claims,
+    }
+
+
+def forgotten_claim(claim: ForgottenClaim) -> View:
+    """A claim that was released without proof."""
+    return {"id": claim.id, "state": claim.state.value, "ageMs": int(claim.age_s * 1000), **_note(claim.note)}
+
+
+def without_ages(value: JsonValue) -> JsonValue:
+    """The same without what changes by the mere passing of time."""
+    if isinstance(value, dict):
+        return {key: without_ages(inner) for key, inner in value.items() if not key.lower().endswith(("agems", "atms"))}
+    if isinstance(value, list):
+        return [without_ages(inner) for inner in value]
+    return value
+
+
+def _claim(claim: ClaimView) -> View:
+    return {
+        "id": claim.id,
+        "state": claim.state.value,
+        "releasable": claim.state.is_broken,
+        "ageMs": int(claim.age_s * 1000),
+        "delivered": claim.delivered_age_s is not None,
+        "deliveredAgeMs": _ms(claim.delivered_age_s),
+        "boot": claim.boot,
+        **_note(claim.note),
+    }
+
+
+def _note(note: ClaimNote | None) -> View:
+    if note is None:
+        return {}
+    serves: View = {"caller": note.key}
+    if note.prompt_id is not None:
+        serves = {"sessionId": note.key, "promptId": note.prompt_id}
+    return {
+        "epoch": note.epoch,
+        "kind": note.kind.value,
+        "serves": serves,
+        "broke": note.broke,
+        "quarantined": note.quarantined,
+    }
+
+
+def _problem(governor: Governor, identity: Identity, seen: IdentityView) -> str | None:
+    """Why the identity achieves nothing now; None when it can."""
+    problem = governor.backends[identity.key.backend].status.problem_of(identity.key.model)
+    if problem is not None:
+        return problem
+    ledger = seen.statistics.ledger
+    quarantined = ledger.states[ClaimState.QUARANTINED]
+    if quarantined >= ledger.slots:
+        return f"all {quarantined} slots are held by calls that nothing can prove ended; restart the backend"
+    return None
+
+
+def _witness(bound: int | None, high: int | None) -> JsonValue:
+    return None if bound is None or high is None else {"bound": bound, "highest": high}
+
+
+def _reading(readings: ReadingsView) -> JsonValue:
+    reading = readings.reading
+    if reading is None:
+        return None
+    return {
+        "ageMs": _ms(readings.age_s),
+        "model": _counts(reading.model),
+        "process": _counts(reading.process),
+        "boot": reading.boot,
+        "versions": sorted(reading.versions),
+    }
+
+
+def _counts(counts: Counts | None) -> JsonValue:
+    return None if counts is None else {"success": counts.success, "fail": counts.fail}
+
+
+def _sessions(governor: Governor, identity: Identity) -> View:
+    here = [session for session in governor.sessions.values() if session.served.identity is identity]
+    return {
+        "live": len(here),
+        "pendingPrompts": sum(session.pending_count for session in here),
+        "activePrompts": sum(session.has_active_prompt for session in here),
+    }
+
+
+def _facts(seen: IdentityView) -> JsonValue:
+    facts = seen.statistics.facts
+    if facts is None:
+        return None
+    return {
+        "decoupled": facts.decoupled,
+        "ensemble": facts.ensemble,
+        "warmsUp": facts.warms_up,
+        "instances": facts.instance_count,
+        "maxBatchSize": facts.max_batch_size,
+        "versions": [*facts.versions],
+    }
+
+
+def _totals(seen: IdentityView) -> View:
+    totals, ledger = seen.statistics.totals, seen.statistics.ledger_totals
+    return {
+        "calls": totals.calls,
+        "answered": totals.answered,
+        "undelivered": totals.undelivered,
+        "broken": totals.broken,
+        "abandoned": totals.abandoned,
+        "refused": totals.refused,
+        "readingsFailed": totals.readings_failed,
+        "provenQuiet": ledger.proven_quiet,
+        "provenProcessEnded": ledger.proven_process_ended,
+        "releasedUnproven": ledger.released_unproven,
+        "baselineMissing": ledger.baseline_missing,
+        "restarts": ledger.restarts,
+        "reloads": ledger.reloads,
+        "unknownFalls": ledger.unknown_falls,
+        "contested": ledger.contested,
+    }
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1000)

@@ -1,0 +1,138 @@
+"""Every act of an operator: who, what, why, and what came of it (A7).
+
+An act is one log event and one entry of a bounded ring. The entry is made when the act has ended, in whatever way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from governor.errors import GovernorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from governor.errors import JsonValue
+
+_log = structlog.get_logger(__name__)
+
+ENTRIES_MAX: Final = 512
+"""Acts that are kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, as far as it is known.
+
+    Attributes:
+        by: `admin token`, or the signal that the process got.
+        address: from where; None for a signal.
+        operator: what the holder of the token calls themselves; nobody checks it.
+    """
+
+    by: str
+    address: str | None = None
+    operator: str | None = None
+
+
+@dataclass(slots=True)
+class AuditEntry:
+    """One act.
+
+    Attributes:
+        id: counts up from 1 while the process lives.
+        at_ms: when it was asked for, in Unix milliseconds.
+        actor: who.
+        act: what, such as `restart`.
+        target: on what, such as an identity.
+        reason: why, in the actor's words.
+        asked: further parameters.
+        ended_at_ms: when it had ended.
+        result: `done`, `refused` (nothing was done), `interrupted` (whoever asked left, or the governor stopped; what
+            was done by then is done), or `failed` (a fault of the governor).
+        code: of the error, where there was one.
+        error: its sentence.
+        report: what was done.
+    """
+
+    id: int
+    at_ms: int
+    actor: Actor
+    act: str
+    target: str
+    reason: str | None
+    asked: dict[str, JsonValue]
+    ended_at_ms: int = 0
+    result: str = "interrupted"
+    code: str | None = None
+    error: str | None = None
+    report: dict[str, JsonValue] = field(default_factory=dict)
+
+    def json(self) -> dict[str, JsonValue]:
+        """As plain JSON values, in wire spelling."""
+        return {
+            "id": self.id,
+            "atMs": self.at_ms,
+            "endedAtMs": self.ended_at_ms,
+            "by": self.actor.by,
+            "address": self.actor.address,
+            "operator": self.actor.operator,
+            "act": self.act,
+            "target": self.target,
+            "reason": self.reason,
+            "asked": self.asked,
+            "result": self.result,
+            "code": self.code,
+            "error": self.error,
+            "report": self.report,
+        }
+
+
+class AuditLog:
+    """The acts of one process.
+
+    Args:
+        now_ms: wall-clock time in Unix milliseconds.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._entries: deque[AuditEntry] = deque(maxlen=ENTRIES_MAX)
+        self._last_id = 0
+
+    def before(self, entry_id: int | None, count: int) -> list[AuditEntry]:
+        """The newest `count` kept entries older than an id (None: the newest of all), the newest first."""
+        found = [entry for entry in reversed(self._entries) if entry_id is None or entry.id < entry_id]
+        return found[:count]
+
+    @contextmanager
+    def act(
+        self, actor: Actor, act: str, *, target: str, reason: str | None, **asked: JsonValue
+    ) -> Iterator[AuditEntry]:
+        """Wraps one act; what is written into `report` inside is kept. Errors pass through."""
+        self._last_id += 1
+        entry = AuditEntry(self._last_id, self._now_ms(), actor, act, target, reason, asked)
+        try:
+            yield entry
+            if entry.result == "interrupted":
+                entry.result = "done"
+        except GovernorError as error:
+            entry.result, entry.code, entry.error = "refused", error.code, error.message
+            raise
+        except Exception as error:
+            entry.result, entry.error = "failed", repr(error)
+            raise
+        finally:
+            entry.ended_at_ms = self._now_ms()
+            self._entries.append(entry)
+            self._tell(entry)
+
+    def _tell(self, entry: AuditEntry) -> None:
+        told = {key: value for key, value in entry.json().items() if value not in (None, {}) and key != "id"}
+        level = _log.info if entry.result == "done" else _log.warning
+        level("operator_act", audit_id=entry.id, **told)
