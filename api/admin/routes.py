@@ -82,9 +82,13 @@ async def restart() -> Response:
         "refused": len(errors),
         "results": [restart_result(result) for result in results],
     }
+    if not errors or len(errors) < len(results):
+        return json_response(told)
     # Of several that were all refused the first one's reason stands for the whole.
-    status = errors[0].status if errors and len(errors) == len(results) else 200
-    return json_response(told, status)
+    response = json_response(told, errors[0].status)
+    if errors[0].retry_after_s is not None:
+        response.headers["Retry-After"] = str(errors[0].retry_after_s)
+    return response
 
 
 @blueprint.post("/identities/<identity_id>/claims/<claim_id>/release")

@@ -199,7 +199,7 @@ def _reading(readings: ReadingsView) -> JsonValue:
         "model": _counts(reading.model),
         "process": _counts(reading.process),
         "boot": reading.boot,
-        "versions": sorted(reading.versions),
+        "versions": [*sorted(reading.versions)],
     }
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from . import of_inference, of_prompts, of_service, of_sessions, of_triton
+from . import of_admin, of_inference, of_prompts, of_service, of_sessions, of_triton
 from .build import build
 from .failures import FAILURES
 from .operations import Answer, Operation, Parameter
@@ -28,6 +28,7 @@ TAGS: Final = {
     "inference": "Triton's own inference routes, each call under a slot credit.",
     "triton": "Triton's own other routes.",
     "service": "The governor itself.",
+    "admin": "What operators see and do, behind a token of their own.",
 }
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *of_sessions.OPERATIONS,
@@ -35,6 +36,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *of_inference.OPERATIONS,
     *of_triton.OPERATIONS,
     *of_service.OPERATIONS,
+    *of_admin.OPERATIONS,
 )
 
 

@@ -25,7 +25,10 @@ ABOUT: Final = (
     " `404 not_found`, another method of one that is `405 method_not_allowed`. Answers may have more fields than are"
     " named here. Of an event stream, `x-event-data` is the schema of the `data` of one frame."
 )
-TOKENS: Final[dict[str, str]] = {"bearer": "`tokens.api` of the configuration."}
+TOKENS: Final[dict[str, str]] = {
+    "bearer": "`tokens.api` of the configuration.",
+    "admin": "`tokens.admin` of the configuration.",
+}
 """The schemes of tokens, and what each is."""
 _COMMON: Final = "#/components/responses/"
 

@@ -152,6 +152,15 @@ _ALL: Final = (
     _of(governor.BackendTimeoutError, optional=("model",), model=_MODEL, timeoutMs=count()),
     _of(ReadQueueFullError),
     _of(OperatorsOnlyError),
+    # Of operators
+    _invalid("invalid_field", "A key of the body or the query is unknown, or its value cannot be."),
+    _invalid("invalid_reason", "The act has no `reason`, or none that can be one."),
+    _of(governor.UnknownIdentityError, identity=text()),
+    _of(governor.UnknownClaimError, claimId=count()),
+    _of(governor.ClaimOpenError, claimId=count(), state=text()),
+    _of(governor.EpochChangedError, expectedEpoch=count(), epoch=count()),
+    _of(governor.OperationInProgressError),
+    _of(governor.BaselineUnavailableError),
     _of(governor.BackendProtocolError, optional=("limit",), limit=count()),
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from .admin_schemas import ADMIN_SCHEMAS
 from .events import EVENT_SCHEMAS, EVENTS
 from .shapes import array, const, count, flag, moment, nullable, one_of, record, ref, table, text, unix_ms
 
@@ -278,5 +279,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Readiness": record(_READINESS),
     "NotReady": record({"error": text(), "code": const("not_ready"), **_READINESS}),
     **EVENT_SCHEMAS,
+    **ADMIN_SCHEMAS,
 }
 """The named schemas, but for those of the errors."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from api.admin.views import state
 from api.guard import Guard
 from governor.config import ModelConfig
 from governor.core.claims import ClaimState
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from trio.testing import MockClock
+
+    from api.views import View
+    from governor.service import Governor
 
 ADMIN = "admin-0123456789ab"
 API = "callers-0123456789"
@@ -160,7 +164,8 @@ async def test_the_gate_takes_no_path_for_another_than_the_routes_do(autojump_cl
 async def test_what_did_not_pass_the_gate_opens_nothing(autojump_clock: MockClock) -> None:
     """The routes ask the gate and do not trust the path."""
     async with service(tokens=TOKENS) as up:
-        behind = up.app.asgi_app.app._app._app  # guard, gate, inference
+        guard: Any = up.app.asgi_app
+        behind = guard.app._app  # the gate is left out
         exchange = AsgiExchange(Guard(behind, max_body_bytes=100, max_in_flight=1), "GET", "/admin/identities")
         exchange.headers = AS_ADMIN
         async with trio.open_nursery() as nursery:
@@ -378,11 +383,13 @@ async def test_nothing_is_computed_while_nobody_listens(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     """And for several listeners only once."""
-    import api.admin.stream as module
-
     looks = []
-    real = module.state
-    monkeypatch.setattr(module, "state", lambda governor: (looks.append(1), real(governor))[1])
+
+    def counted(governor: Governor) -> View:
+        looks.append(governor)
+        return state(governor)
+
+    monkeypatch.setattr("api.admin.stream.state", counted)
     async with service(tokens=TOKENS) as up:
         await trio.sleep(10)
         assert not looks
