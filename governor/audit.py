@@ -133,6 +133,18 @@ class AuditLog:
             self._tell(entry)
 
     def _tell(self, entry: AuditEntry) -> None:
-        told = {key: value for key, value in entry.json().items() if value not in (None, {}) and key != "id"}
-        level = _log.info if entry.result == "done" else _log.warning
-        level("operator_act", audit_id=entry.id, **told)
+        _log.warning(
+            "operator_act",
+            audit_id=entry.id,
+            by=entry.actor.by,
+            address=entry.actor.address,
+            operator=entry.actor.operator,
+            act=entry.act,
+            target=entry.target,
+            reason=entry.reason,
+            asked=entry.asked,
+            result=entry.result,
+            code=entry.code,
+            error=entry.error,
+            report=entry.report,
+        )

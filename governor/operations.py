@@ -1,4 +1,4 @@
-"""What an operator can do to a running governor: forced restart, release of one claim (A7, E11).
+"""What an operator can do to a running governor: forced restart, release of one claim, drain (A7, E11).
 
 Each act is checked, done and audited here, whoever asks for it: a route, a signal.
 """
@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 
 from governor.audit import AuditLog
-from governor.errors import BackendUnavailableError, GovernorError, OperationInProgressError, UnknownIdentityError
+from governor.errors import (
+    BackendUnavailableError,
+    DrainingError,
+    GovernorError,
+    OperationInProgressError,
+    UnknownIdentityError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +145,37 @@ class Operations:
             claim = identity.operator.release(claim_id, reason=reason, expected_epoch=expected_epoch)
             entry.report = {"state": claim.state.value, "ageMs": int(claim.age_s * 1000)}
             return claim
+
+    def drain(self, reason: str | None, actor: Actor) -> bool:
+        """Lets in no new session, prompt or call until `undrain`; what was accepted goes on.
+
+        Returns:
+            Whether it was open before.
+        """
+        return self._set_entrance(closed=True, act="drain", reason=reason, actor=actor)
+
+    def undrain(self, reason: str | None, actor: Actor) -> bool:
+        """Lets new work in again.
+
+        Returns:
+            Whether it was closed before.
+
+        Raises:
+            DrainingError: the governor stops; there is no way back from that.
+        """
+        return self._set_entrance(closed=False, act="undrain", reason=reason, actor=actor)
+
+    def _set_entrance(self, *, closed: bool, act: str, reason: str | None, actor: Actor) -> bool:
+        governor = self._governor
+        with self.audit.act(actor, act, target="governor", reason=reason) as entry:
+            if governor.draining:
+                raise DrainingError
+            changed = governor.entrance.closed != closed
+            governor.entrance.closed = closed
+            if changed:
+                governor.recent.note("drained" if closed else "undrained", reason=reason)
+            entry.report = {"changed": changed}
+            return changed
 
     def identity(self, key: IdentityKey) -> Identity:
         """The identity of this key.

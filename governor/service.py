@@ -13,6 +13,7 @@ import trio
 
 from governor.backend import Backend, check_server, plain_lane
 from governor.core.evidence import OnFall
+from governor.entrance import Entrance
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
 from governor.recent import RecentEvents
@@ -33,9 +34,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GovernorStatistics:
-    """A snapshot of everything, for metrics, readiness and status pages."""
+    """A snapshot of everything, for metrics, readiness and status pages.
+
+    Attributes:
+        draining: nothing new is accepted, for good or until an operator opens the entrance again.
+        stopping: nothing new is accepted, for good.
+    """
 
     draining: bool
+    stopping: bool
     sessions: int
     pending_prompts: int
     active_prompts: int
@@ -60,6 +67,7 @@ class Governor:
 
     Attributes:
         recent: what happened lately, for operators.
+        entrance: whether new work is accepted.
         stopped: set as soon as nothing more is accepted, for good.
     """
 
@@ -81,6 +89,7 @@ class Governor:
         self._closed_active_s: float | None = None
         self.now_ms = now_ms
         self.recent = RecentEvents(now_ms)
+        self.entrance = Entrance()
         self.stopped = trio.Event()
         self._make_port = make_port
         self._turns: trio.Nursery | None = None
@@ -107,7 +116,7 @@ class Governor:
                 ),
             )
             port = self._make_port(backend.config, model.triton_model)
-            identity = Identity(key, settings, port, self.recent.note)
+            identity = Identity(key, settings, port, self.recent.note, self.entrance)
             self.identities[key] = backend.identities[model.triton_model] = identity
         return ServedModel(model, self.identities[key], backend)
 
@@ -170,6 +179,7 @@ class Governor:
         """
         if self.draining or self._turns is None:
             raise DrainingError
+        self.entrance.check()
         if len(self.sessions) >= self.config.limits.max_sessions:
             raise SessionLimitError(self.config.limits.max_sessions)
         served = self.model(model) if model is not None else next(iter(self.models.values()))
@@ -181,6 +191,7 @@ class Governor:
             self.now_ms,
             number=next(self._numbers),
             totals=self.totals,
+            entrance=self.entrance,
         )
         self.sessions[session.id] = session
         return session
@@ -248,7 +259,8 @@ class Governor:
         """A snapshot."""
         sessions = self.sessions.values()
         return GovernorStatistics(
-            draining=self.draining,
+            draining=self.draining or self.entrance.closed,
+            stopping=self.draining,
             sessions=len(sessions),
             pending_prompts=sum(session.pending_count for session in sessions),
             active_prompts=sum(session.has_active_prompt for session in sessions),

@@ -16,6 +16,7 @@ import trio
 from governor.clients import Clients
 from governor.core.events import SubscriberLimits
 from governor.core.prompts import Outcome, Prompt, PromptQueue, PromptState
+from governor.entrance import Entrance
 from governor.errors import (
     GovernorError,
     PromptDeadlineError,
@@ -84,6 +85,7 @@ class Session:
         nursery: owns the session's turns; outlives the session.
         now_ms: wall-clock time in Unix milliseconds, for event timestamps.
         totals: what is counted over all sessions.
+        entrance: whether prompts are let in.
 
     Attributes:
         number: tells the order in which a governor's sessions were made.
@@ -103,6 +105,7 @@ class Session:
         *,
         number: int = 0,
         totals: ServiceTotals | None = None,
+        entrance: Entrance | None = None,
     ) -> None:
         self.id = session_id
         self.number = number
@@ -119,6 +122,7 @@ class Session:
         self._queue = PromptQueue(session_id, limits.max_pending_prompts_per_session)
         self._turns: dict[str, _Turn] = {}
         self._idle_cancel_told = False
+        self._entrance = entrance if entrance is not None else Entrance()
         self._totals = totals if totals is not None else ServiceTotals()
         self.log = SessionLog(
             str(uuid.uuid4()),
@@ -163,11 +167,13 @@ class Session:
 
         Raises:
             SessionNotFoundError: the session is closing.
+            DrainingError: an operator lets nothing new in.
             PromptCancelledError: see `cancelled`.
             PromptQueueFullError: as many prompts are pending as may be.
         """
         if self.closed:
             raise SessionNotFoundError(self.id, closing=True)
+        self._entrance.check()
         admission = Admission(str(uuid.uuid4()), self.log.last_id, self.log.epoch)
         try:
             prompt = self._queue.admit(admission.prompt_id, trio.current_time(), cancelled=cancelled)

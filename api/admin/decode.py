@@ -117,6 +117,16 @@ def decode_release(body: Body) -> tuple[str, str | None, int | None]:
     return _reason(body, required=True) or "", decode_operator(body), expected
 
 
+def decode_why(body: Body) -> tuple[str | None, str | None]:
+    """Reason and operator of an act that needs neither.
+
+    Raises:
+        InvalidRequestError: `invalid_field`, `invalid_reason`.
+    """
+    _only(body, {"reason", "operator"})
+    return _reason(body, required=False), decode_operator(body)
+
+
 def decode_claim_id(text: str) -> int:
     """A claim's id in a path.
 

@@ -24,14 +24,16 @@ from .decode import (
     decode_list,
     decode_release,
     decode_restart,
+    decode_why,
 )
 from .ids import find_key
 from .stream import FeedBody
-from .views import forgotten_claim, identity_view, restart_result, state
+from .views import forgotten_claim, identity_view, restart_result, state, work_left
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
 
+    from ..views import View
     from .decode import Body
 
 blueprint = Blueprint("admin", __name__, url_prefix="/admin")
@@ -103,6 +105,20 @@ async def release(identity_id: str, claim_id: str) -> Response:
     return json_response({"identity": identity_id, "released": forgotten_claim(claim), "freeSlots": max(0, free)})
 
 
+@blueprint.post("/drain")
+async def drain() -> Response:
+    """Lets in nothing new until `undrain`."""
+    reason, operator = decode_why(await _body())
+    return json_response(_entrance(changed=this_app().operations.drain(reason, _actor(operator))))
+
+
+@blueprint.post("/undrain")
+async def undrain() -> Response:
+    """Lets new work in again."""
+    reason, operator = decode_why(await _body())
+    return json_response(_entrance(changed=this_app().operations.undrain(reason, _actor(operator))))
+
+
 @blueprint.get("/audit")
 async def audit() -> Response:
     """The operator's acts, the newest first."""
@@ -136,6 +152,11 @@ async def _body() -> Body:
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise UnsupportedEncodingError
     return decode_body(request.headers.get("Content-Type"), content)
+
+
+def _entrance(*, changed: bool) -> View:
+    """The answer to a drain or its end: what is still to end by itself."""
+    return {"changed": changed, **work_left(this_app().governor)}
 
 
 def _actor(operator: str | None) -> Actor:

@@ -48,6 +48,7 @@ def state(governor: Governor, *, size: int = IDENTITIES_SHOWN, after: str | None
         "atMs": governor.now_ms(),
         "startedAtMs": governor.started_at_ms,
         "draining": statistics.draining,
+        "stopping": statistics.stopping,
         "sessions": {
             "live": statistics.sessions,
             "pendingPrompts": statistics.pending_prompts,
@@ -100,6 +101,19 @@ def identity_view(governor: Governor, identity: Identity, *, claims_max: int = C
         "sessions": _sessions(governor, identity),
         "facts": _facts(seen),
         "totals": _totals(seen),
+    }
+
+
+def work_left(governor: Governor) -> View:
+    """Whether new work is let in, and how much of the old has not ended."""
+    statistics = governor.statistics()
+    identities = statistics.identities
+    return {
+        "draining": statistics.draining,
+        "liveSessions": statistics.sessions,
+        "pendingPrompts": statistics.pending_prompts,
+        "waitingCalls": sum(identity.waiting for identity in identities),
+        "heldSlots": sum(identity.ledger.slots - identity.ledger.free for identity in identities),
     }
 
 

@@ -130,7 +130,8 @@ ADMIN_SCHEMAS: Final[dict[str, Schema]] = {
             "v": const(1),
             "atMs": unix_ms(),
             "startedAtMs": unix_ms(),
-            "draining": flag(),
+            "draining": flag("Nothing new is accepted."),
+            "stopping": flag("The same, for good."),
             "sessions": _SESSIONS,
             "lastEventId": count("Of the recent events in `/admin/events`."),
             "identitiesTotal": count(),
@@ -140,6 +141,16 @@ ADMIN_SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "AdminRestart": record({"restarted": count(), "refused": count(), "results": array(_RESTARTED)}),
     "AdminRelease": record({"identity": IDENTITY_ID, "released": _FORGOTTEN, "freeSlots": count()}),
+    "AdminEntrance": record(
+        {
+            "changed": flag("It was the other way round before."),
+            "draining": flag("Nothing new is accepted."),
+            "liveSessions": count(),
+            "pendingPrompts": count(),
+            "waitingCalls": count(),
+            "heldSlots": count(),
+        }
+    ),
     "AdminAudit": record(
         {"entries": array(_AUDIT_ENTRY, "The newest first.")},
         {"nextBefore": count("There may be more: the `before` of the next page.", minimum=1)},

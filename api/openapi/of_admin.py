@@ -117,6 +117,18 @@ OPERATIONS: Final = (
         body=record(_WHY, {**_WHO, "expectedEpoch": _EPOCH}),
         errors=(*_ACT, "unknown_claim", "claim_open"),
     ),
+    *(
+        _operation(
+            "POST",
+            f"/{act}",
+            f"admin{act.capitalize()}",
+            summary,
+            (Answer(200, "It is so now.", ref("AdminEntrance")),),
+            body=record(optional={**_WHY, **_WHO}),
+            errors=("invalid_field", "invalid_reason", "daemon_draining"),
+        )
+        for act, summary in (("drain", "Accept nothing new"), ("undrain", "Accept new work again"))
+    ),
     _operation(
         "GET",
         "/audit",

@@ -20,6 +20,7 @@ from governor.core.claims import ClaimState
 from governor.core.counting import ENSEMBLE, PLAIN
 from governor.core.credits import CreditQueue, WaitersFullError
 from governor.core.ledger import Ledger
+from governor.entrance import Entrance
 from governor.errors import (
     BackendUnavailableError,
     ConnectionLostError,
@@ -125,10 +126,16 @@ class Identity:
         settings: its bounds.
         port: what it reaches the model through.
         observe: is told what an operator would want to hear of.
+        entrance: whether calls of no prompt are taken; what was accepted as a prompt is always called for.
     """
 
     def __init__(
-        self, key: IdentityKey, settings: IdentitySettings, port: ModelPort, observe: Observer = unobserved
+        self,
+        key: IdentityKey,
+        settings: IdentitySettings,
+        port: ModelPort,
+        observe: Observer = unobserved,
+        entrance: Entrance | None = None,
     ) -> None:
         self.key = key
         self.settings = settings
@@ -154,6 +161,7 @@ class Identity:
         self.notes = ClaimNotes()
         self.watch = ReadingWatch()
         self.observe = observe
+        self._entrance = entrance if entrance is not None else Entrance()
         self._teller = VerdictTeller(observe, str(key))
         self.held = False
         self._unclaimed: trio.Event | None = None
@@ -176,6 +184,8 @@ class Identity:
         """
         if self._draining:
             raise DrainingError
+        if request.prompt_id is None:
+            self._entrance.check()
         call = Call(request, key=key, on_abandon=self._abandoned)
         try:
             self._queue.push(key, call)

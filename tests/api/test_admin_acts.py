@@ -9,7 +9,7 @@ import trio
 
 from governor.audit import ENTRIES_MAX, Actor
 from governor.config import ModelConfig
-from tests.api.harness import Answer, AsgiExchange, Service, service
+from tests.api.harness import Answer, AsgiExchange, Service, listening, service
 from tests.api.test_admin import AS_ADMIN, ID, TOKENS, break_call, call, identity, look, quarantine_call, watching
 from tests.shell.world import Fault, Plan
 
@@ -340,3 +340,60 @@ async def test_the_tokens_are_in_nothing_that_is_shown(
         await restart(up)
         shown = str(await look(up)) + str(await audit(up)) + capsys.readouterr().out
         assert TOKENS["admin"] not in shown
+
+
+async def test_a_drain_lets_nothing_new_in_and_ends_nothing(autojump_clock: MockClock) -> None:
+    """Running and queued prompts, running and waiting calls go on; readiness sends traffic elsewhere."""
+    async with service(tokens=TOKENS) as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        async with listening(up, session) as events:
+            running = (await up.prompt(session, "3")).json["promptId"]
+            queued = (await up.prompt(session, "1")).json["promptId"]
+            await trio.sleep(0.5)
+            waiting = AsgiExchange(up.app, "POST", "/v2/models/chat/generate", data=b'{"text_input": "0"}')
+            nursery.start_soon(waiting.run)
+            await trio.sleep(0.1)
+            answer = await act(up, "drain", reason="maintenance")
+            assert answer.status == 200
+            assert answer.json == {
+                "changed": True, "draining": True, "liveSessions": 1, "pendingPrompts": 2, "waitingCalls": 1,
+                "heldSlots": 1,
+            }  # fmt: skip
+            assert (await act(up, "drain")).json["changed"] is False
+            refused = [
+                await up.prompt(session, "0"),
+                await up.ask("POST", "/session", body={}),
+                await up.ask("POST", "/v2/models/chat/generate", body={"text_input": "0"}),
+                await up.ask("POST", f"/session/{session}/branch", body={}),
+            ]
+            assert {(one.status, one.code) for one in refused[:3]} == {(503, "daemon_draining")}
+            ready = await up.ask("GET", "/readyz")
+            assert (ready.status, ready.json["draining"]) == (503, True)
+            assert (await up.ask("GET", "/healthz")).status == 200
+            assert ((await look(up))["draining"], (await look(up))["stopping"]) == (True, False)
+            seen = await events.until("turn_complete") + await events.until("turn_complete")
+            ends = [event["data"]["promptId"] for event in seen if event["type"] == "turn_complete"]
+            assert ends == [running, queued]
+            assert (await waiting.whole()).status == 200
+            assert refused[3].code == "daemon_draining"
+        assert (await act(up, "undrain")).json["changed"] is True
+        assert (await up.ask("GET", "/readyz")).status == 200
+        assert (await up.prompt(session, "0")).status == 202
+        assert [entry["act"] for entry in await audit(up)] == ["undrain", "drain", "drain"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_there_is_no_way_back_from_a_stop(autojump_clock: MockClock) -> None:
+    async with service(tokens=TOKENS) as up:
+        await act(up, "drain")
+        up.governor.drain()
+        for path in ("undrain", "drain"):
+            assert (await act(up, path)).code == "daemon_draining"
+        assert (await look(up))["stopping"] is True
+
+
+async def test_an_unknown_session_is_unknown_while_drained(autojump_clock: MockClock) -> None:
+    """A drained governor still knows what it has; only a stopping one does not."""
+    async with service(tokens=TOKENS) as up:
+        await act(up, "drain")
+        assert (await up.ask("GET", "/session/none/status")).code == "session_not_found"
