@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, cast
 
 from .failures import FAILURES, phrase
+from .links import add_links
 from .operations import CLIENT_ID, JSON
 from .schemas import SCHEMAS
-from .shapes import Schema, count, ref
+from .shapes import Schema, const, count, record, ref, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,13 +24,14 @@ ABOUT: Final = (
     "A gateway for NVIDIA Triton. Sessions and prompts as `qwen serve` has them; docs/protocol.md tells what happens in"
     " which order. Every `GET` route answers `HEAD` as well, without the body. A path that is not here is"
     " `404 not_found`, another method of one that is `405 method_not_allowed`. Answers may have more fields than are"
-    " named here. Of an event stream, `x-event-data` is the schema of the `data` of one frame."
+    " named here. The schema of an event stream is that of one event."
 )
 TOKENS: Final[dict[str, str]] = {
     "bearer": "`tokens.api` of the configuration.",
     "admin": "`tokens.admin` of the configuration.",
 }
 """The schemes of tokens, and what each is."""
+EVENT_STREAM: Final = "text/event-stream"
 _COMMON: Final = "#/components/responses/"
 
 
@@ -43,8 +45,10 @@ def build(operations: Iterable[Operation], *, version: str, tags: dict[str, str]
         with_token: the configuration asks for a token.
     """
     paths: defaultdict[str, Schema] = defaultdict(dict)
+    operations = tuple(operations)
     for operation in operations:
         paths[operation.path][operation.method.lower()] = _operation(operation, with_token=with_token)
+    add_links(operations, paths)
     schemas: dict[str, Schema] = {**SCHEMAS, **{_error(code): FAILURES[code].schema for code in FAILURES}}
     document: Schema = {
         "openapi": OPENAPI,
@@ -147,8 +151,11 @@ def _response(status: int, answer: Answer | None, codes: list[str], *, anything:
 
 
 def _media(answer: Answer) -> Schema:
-    if answer.content_type == "text/event-stream":
-        return {"schema": {"type": "string"}, "x-event-data": answer.schema}
+    """Of an event stream, the schema is that of each event, as OpenAPI before 3.2 has no other place for it."""
+    if answer.content_type == EVENT_STREAM:
+        data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": answer.schema}
+        frame = record({"data": data}, {"id": text(pattern="^[0-9]+$"), "event": text(), "retry": const("3000")})
+        return {"schema": frame}
     return {"schema": answer.schema}
 
 

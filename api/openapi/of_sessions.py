@@ -155,7 +155,7 @@ OPERATIONS: Final = (
             ),
         ),
         (
-            Parameter("cwd", "path", text(pattern="^/"), "The `workspaceCwd` of the sessions, percent-encoded."),
+            Parameter("cwd", "path", text(), "The `workspaceCwd` of the sessions, percent-encoded."),
             Parameter(
                 "size",
                 "query",

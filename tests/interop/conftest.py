@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from governor.demo.ports import free_ports
+from tests.e2e.simulated import simulated_triton
 from tests.e2e.stack import Governor, governor_config, running_governor
 from tests.interop import node
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-MODELS = "sentiment,storyteller,slow"
 START_S = 30.0
 
 
@@ -34,17 +34,9 @@ def client_package() -> None:
 
 @pytest.fixture(scope="session")
 def triton_url(client_package: None) -> Iterator[str]:
-    """A simulated Triton; it says so once it serves."""
-    port, metrics_port = free_ports(2)
-    command = [sys.executable, "-m", "governor.simulator", "--models", MODELS]
-    ports = ["--port", str(port), "--metrics-port", str(metrics_port)]
-    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith(b"simulated Triton at")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
+    """The URL of a simulated Triton."""
+    with simulated_triton() as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,0 +1,30 @@
+"""A simulated Triton in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from governor.demo.ports import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODELS = "sentiment,storyteller,slow"
+
+
+@contextmanager
+def simulated_triton() -> Iterator[str]:
+    """Serves the demo models until the end; gives its URL once it serves."""
+    port, metrics_port = free_ports(2)
+    command = [sys.executable, "-m", "governor.simulator", "--models", MODELS]
+    ports = ["--port", str(port), "--metrics-port", str(metrics_port)]
+    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"simulated Triton at")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()

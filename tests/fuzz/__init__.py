@@ -1,0 +1,1 @@
+"""The HTTP surface under requests that a machine made up from the OpenAPI document."""
