@@ -33,6 +33,7 @@ from .errors import send_error
 from .logs import configure_logging
 from .main import GovernorFailedError, serve_options
 from .ownership import owned_identities
+from .telemetry import telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,12 +94,10 @@ class PlainApplication:
 
     Args:
         configure: called at start-up for the configuration.
-        make_governor: makes the governor from it.
+        make_governor: makes the governor from it and a `tracer`.
     """
 
-    def __init__(
-        self, configure: Callable[[], Config], *, make_governor: Callable[[Config], Governor] = Governor
-    ) -> None:
+    def __init__(self, configure: Callable[[], Config], *, make_governor: Callable[..., Governor] = Governor) -> None:
         self._configure = configure
         self._make_governor = make_governor
         self._app: ASGIFramework | None = None
@@ -129,8 +128,11 @@ class PlainApplication:
     async def _govern(
         self, config: Config, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        governor = self._make_governor(config)
+        traced = telemetry(os.environ)
+        governor = self._make_governor(config, tracer=traced.tracer)
         app = create_app(governor)
+        if traced.tracer is not None:
+            traced.tracer.instrument(app)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(governor.run)
@@ -145,6 +147,7 @@ class PlainApplication:
         finally:
             self._app = None
             governor.drain()
+            traced.close()
         if self._failure is not None:
             await trio.sleep(_FAREWELL_S)  # terminal events and 503s get out before the worker ends
             raise GovernorFailedError(f"The governor broke down: {self._failure!r}") from self._failure

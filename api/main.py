@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +26,7 @@ from governor.service import Governor
 from .app import create_app
 from .ownership import owned_identities
 from .serving import ServeOptions, serve_http
+from .telemetry import telemetry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
 
     from governor.config import Config
+
+    from .tracing import OpenTelemetryTracer
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -56,8 +60,8 @@ async def serve(config: Config, *, task_status: trio.TaskStatus[list[str]] = tri
         ListenError, ApplicationFailedError: as `serve_http`.
         GovernorFailedError: the governor broke down.
     """
-    with owned_identities(config):
-        await _Service(config).run(task_status)
+    with owned_identities(config), closing(telemetry(os.environ)) as traced:
+        await _Service(config, traced.tracer).run(task_status)
 
 
 def serve_options(config: Config) -> ServeOptions:
@@ -76,10 +80,13 @@ def serve_options(config: Config) -> ServeOptions:
 class _Service:
     """The three tasks and what they tell each other."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tracer: OpenTelemetryTracer | None) -> None:
         self._options = serve_options(config)
-        self._governor = Governor(config)
-        self._app: ASGIFramework = create_app(self._governor)
+        self._governor = Governor(config, tracer=tracer)
+        app = create_app(self._governor)
+        if tracer is not None:
+            tracer.instrument(app)
+        self._app: ASGIFramework = app
         self._governing = trio.Event()
         self._stop = trio.Event()
         self._failure: Exception | None = None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from governor.backend import ServerCheck
     from governor.config import BackendConfig, Config, ModelConfig
     from governor.identity.port import LanePort, ModelPort
+    from governor.tracing import Tracer
 
 _log = structlog.get_logger(__name__)
 
@@ -64,6 +65,7 @@ class Governor:
         make_port: makes what an identity reaches its model through, from its backend and Triton's name of it.
         check: a server's health check.
         make_lane: makes a lane for questions to a server that are no inference.
+        tracer: is told of prompts and calls; None where nothing is traced.
 
     Attributes:
         recent: what happened lately, for operators.
@@ -79,12 +81,14 @@ class Governor:
         make_port: Callable[[BackendConfig, str], ModelPort] = TritonModel,
         check: ServerCheck = check_server,
         make_lane: Callable[[BackendConfig], LanePort] = plain_lane,
+        tracer: Tracer | None = None,
     ) -> None:
         self.config = config
         self.started_at_ms = now_ms()
         self.sessions: dict[str, Session] = {}
         self.draining = False
         self.totals = ServiceTotals()
+        self._tracer = tracer
         self._numbers = itertools.count(1)
         self._closed_active_s: float | None = None
         self.now_ms = now_ms
@@ -116,7 +120,7 @@ class Governor:
                 ),
             )
             port = self._make_port(backend.config, model.triton_model)
-            identity = Identity(key, settings, port, self.recent.note, self.entrance)
+            identity = Identity(key, settings, port, self.recent.note, self.entrance, self._tracer)
             self.identities[key] = backend.identities[model.triton_model] = identity
         return ServedModel(model, self.identities[key], backend)
 
@@ -192,6 +196,7 @@ class Governor:
             number=next(self._numbers),
             totals=self.totals,
             entrance=self.entrance,
+            tracer=self._tracer,
         )
         self.sessions[session.id] = session
         return session

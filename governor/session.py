@@ -7,6 +7,7 @@ the terminal event, gives the slot back and starts the next prompt, in that orde
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,12 @@ from governor.turn import run_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from governor.config import LimitsConfig
     from governor.errors import JsonValue
     from governor.journal import Kept
+    from governor.tracing import PromptSpan, Tracer
     from governor.turn import ServedModel
 
 __all__ = ["Admission", "EventStream", "Session"]
@@ -73,6 +76,11 @@ class _Turn:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     deadline_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     cancel_announced: bool = False
+    span: PromptSpan | None = None
+
+    def active(self) -> AbstractContextManager[object]:
+        """What is done inside belongs to the prompt's trace, if it has one."""
+        return self.span.active() if self.span is not None else nullcontext()
 
 
 class Session:
@@ -86,6 +94,7 @@ class Session:
         now_ms: wall-clock time in Unix milliseconds, for event timestamps.
         totals: what is counted over all sessions.
         entrance: whether prompts are let in.
+        tracer: is told of its prompts; None where nothing is traced.
 
     Attributes:
         number: tells the order in which a governor's sessions were made.
@@ -106,6 +115,7 @@ class Session:
         number: int = 0,
         totals: ServiceTotals | None = None,
         entrance: Entrance | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.id = session_id
         self.number = number
@@ -123,6 +133,7 @@ class Session:
         self._turns: dict[str, _Turn] = {}
         self._idle_cancel_told = False
         self._entrance = entrance if entrance is not None else Entrance()
+        self._tracer = tracer
         self._totals = totals if totals is not None else ServiceTotals()
         self.log = SessionLog(
             str(uuid.uuid4()),
@@ -185,6 +196,8 @@ class Session:
         _log.info("prompt_admitted", session=self.id, prompt=prompt.id, pending=self.pending_count)
         now_ms = self._now_ms()
         turn = _Turn(prompt, self.history.admit(prompt.id, text, now_ms, originator), retry)
+        if self._tracer is not None:
+            turn.span = self._tracer.prompt(self.id, prompt.id)
         self._turns[prompt.id] = turn
         self._idle_cancel_told = False
         self.touch()
@@ -316,7 +329,7 @@ class Session:
             self._nursery.start_soon(self._run, turn, name=f"turn {prompt.id}")
 
     async def _run(self, turn: _Turn) -> None:
-        with turn.scope:
+        with turn.scope, turn.active():
             await self._wait_until_told(turn)
             # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -375,7 +388,7 @@ class Session:
         if turn.prompt.queued_at_admission or removed:
             self._publish(turn, "pending_prompt_completed", {"state": "removed" if removed else "completed"})
         self._queue.settle(turn.prompt, outcome)
-        self._account(turn.prompt, outcome, error)
+        self._account(turn, outcome, error)
         del self._turns[turn.prompt.id]
         turn.scope.cancel()
         turn.deadline_scope.cancel()
@@ -384,7 +397,10 @@ class Session:
         if not self.closed:
             self._start_next()
 
-    def _account(self, prompt: Prompt, outcome: Outcome, error: GovernorError | None) -> None:
+    def _account(self, turn: _Turn, outcome: Outcome, error: GovernorError | None) -> None:
+        prompt = turn.prompt
+        if turn.span is not None:
+            turn.span.settled(outcome.value, error)
         took_s = trio.current_time() - prompt.admitted_at_s
         self._totals.prompts_s[outcome].observe(took_s)
         _log.info(

@@ -19,6 +19,7 @@ from governor.errors import BackendProtocolError, GovernorError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from governor.tracing import CallSpans
     from governor.triton.outcomes import CallKind
     from governor.triton.wire import Headers, WireRequest
 
@@ -72,17 +73,26 @@ class Call:
         claim_id: the ledger's claim; None while waiting.
         error: why the answer is missing or incomplete; None so far or for good.
         abandoned: its caller has left.
+        spans: how it is traced; None where nothing is.
         submitted_at_s: when its caller asked for a credit, in monotonic seconds.
         scope: cancelling it gives the call's connection up.
     """
 
-    def __init__(self, request: CallRequest, *, key: str, on_abandon: Callable[[Call], None]) -> None:
+    def __init__(
+        self,
+        request: CallRequest,
+        *,
+        key: str,
+        on_abandon: Callable[[Call], None],
+        spans: CallSpans | None = None,
+    ) -> None:
         self.request = request
         self.key = key
         self.state = CallState.WAITING
         self.claim_id: int | None = None
         self.error: GovernorError | None = None
         self.abandoned = False
+        self.spans = spans
         self.submitted_at_s = trio.current_time()
         self.scope = trio.CancelScope()
         self._on_abandon = on_abandon
@@ -98,6 +108,8 @@ class Call:
         if self.abandoned or self.state is CallState.ENDED:
             return
         self.abandoned = True
+        if self.spans is not None:
+            self.spans.left()
         self._drop()
         self._on_abandon(self)
 
@@ -152,14 +164,22 @@ class Call:
 
     # The identity's side
 
+    def wire(self) -> WireRequest:
+        """The request as it is sent."""
+        return self.request.wire if self.spans is None else self.spans.request(self.request.wire)
+
     def start(self, claim_id: int) -> None:
         """The call got a credit."""
+        if self.spans is not None:
+            self.spans.granted(claim_id)
         self.claim_id = claim_id
         self.state = CallState.STARTED
         self._notify()
 
     def feed_head(self, head: Head) -> None:
         """Status and headers arrived."""
+        if self.spans is not None:
+            self.spans.answered(head.status)
         self._head = head
         self._notify()
 
@@ -182,6 +202,8 @@ class Call:
         self.state = CallState.ENDED
         if self.error is None:
             self.error = error
+        if self.spans is not None:
+            self.spans.ended(self.error)
         self._notify()
 
     def _drop(self) -> None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from governor.core.evidence import LedgerSnapshot, LedgerTotals, OnFall, Ticket, Verdict
     from governor.identity.port import LanePort, ModelPort
     from governor.recent import Observer
+    from governor.tracing import Tracer
     from governor.triton.metadata import ModelFacts
 
 _log = structlog.get_logger(__name__)
@@ -127,6 +128,7 @@ class Identity:
         port: what it reaches the model through.
         observe: is told what an operator would want to hear of.
         entrance: whether calls of no prompt are taken; what was accepted as a prompt is always called for.
+        tracer: is told of calls; None where nothing is traced.
     """
 
     def __init__(
@@ -136,12 +138,14 @@ class Identity:
         port: ModelPort,
         observe: Observer = unobserved,
         entrance: Entrance | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.key = key
         self.settings = settings
         self.totals = IdentityTotals()
         self.facts: ModelFacts | None = None
         self._port = port
+        self._tracer = tracer
         self._ledger = Ledger(
             slots=settings.slots,
             rule=PLAIN,
@@ -186,13 +190,16 @@ class Identity:
             raise DrainingError
         if request.prompt_id is None:
             self._entrance.check()
-        call = Call(request, key=key, on_abandon=self._abandoned)
+        spans = self._tracer.call(str(self.key)) if self._tracer is not None else None
+        call = Call(request, key=key, on_abandon=self._abandoned, spans=spans)
         try:
             self._queue.push(key, call)
         except WaitersFullError:
             self.totals.refused += 1
             self.observe("call_refused", str(self.key), code=CreditQueueFullError.code)
-            raise CreditQueueFullError(self.key.model, self.settings.max_waiting) from None
+            full = CreditQueueFullError(self.key.model, self.settings.max_waiting)
+            call.end(full)
+            raise full from None
         self.settle()
         return call
 
@@ -343,7 +350,7 @@ class Identity:
         """
         self._ledger.dispatch(claim_id, lane.boot)
         self.notes.dispatched(claim_id, self._ledger.epoch)
-        exchange = lane.exchange(call.request.wire, on_delivered=partial(self._delivered, claim_id, lane))
+        exchange = lane.exchange(call.wire(), on_delivered=partial(self._delivered, claim_id, lane))
         error: GovernorError | None = None
         head, error_body = Head(0, ()), bytearray()
         try:

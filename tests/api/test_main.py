@@ -92,7 +92,7 @@ async def running(monkeypatch: pytest.MonkeyPatch, config: Config | None = None)
         world = ApiWorld(nursery)
         made: list[Governor] = []
 
-        def make(given: Config) -> Governor:
+        def make(given: Config, **_: object) -> Governor:
             made.append(Governor(given, make_port=lambda *_: FakePort(world), check=FakeHealth(world)))
             return made[0]
 
