@@ -20,6 +20,7 @@ from governor.triton.outcomes import CallKind
 from governor.triton.wire import WireRequest, model_path
 
 from .errors import WrongMethodError, send_error
+from .v2.head import longest_wait_s, request_head
 from .v2.models import find
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
     from governor.identity import Call, Head
+    from governor.requests import RequestHead
     from governor.service import Governor
     from governor.turn import ServedModel
 
@@ -64,6 +66,8 @@ _TO_CALLER: Final = frozenset(
         "inference-header-content-length",
     }
 )
+_DOUBTFUL: Final = frozenset({400, 404})
+"""Triton's answers to what it finds wrong: the model may be another one than is known."""
 WHOLE_BODY_BYTES: Final = 64 * 1024
 """An answer of at most this length is sent in one piece once it is complete; anything else as it arrives."""
 
@@ -100,21 +104,23 @@ class Inference:
     async def _answer(self, scope: HTTPScope, match: re.Match[str], body: bytes, send: ASGISendCallable) -> None:
         try:
             served = find(self._governor, match[1])
-            request = self._request(scope, served, match[2], CallKind(match[3]), body)
-            call = served.identity.submit(request, key=_fairness_key(scope))
+            version, kind = match[2] or served.config.triton_version, CallKind(match[3])
+            head = request_head(scope["headers"], kind, version, body)
+            wait_s = longest_wait_s(scope["headers"], head, self._governor.config.limits.max_credit_wait_ms)
+            give_up_at = trio.current_time() + wait_s
+            await served.requests.check(head)
+            call = served.identity.submit(self._request(scope, served, head, body), key=_fairness_key(scope))
         except GovernorError as error:
             await send_error(send, error)
             return
         try:
-            await _Relay(self._governor, served, call, send).run()
+            await _Relay(served, call, send, wait_s=wait_s, give_up_at=give_up_at).run()
         finally:
             call.abandon()
 
-    def _request(
-        self, scope: HTTPScope, served: ServedModel, version: str | None, kind: CallKind, body: bytes
-    ) -> CallRequest:
+    def _request(self, scope: HTTPScope, served: ServedModel, head: RequestHead, body: bytes) -> CallRequest:
         config = served.config
-        path = model_path(config.triton_model, version or config.triton_version, kind.value)
+        path = model_path(config.triton_model, head.version, head.kind.value)
         if scope["query_string"]:
             path += "?" + scope["query_string"].decode("latin-1")
         headers = tuple(
@@ -122,17 +128,29 @@ class Inference:
         )
         return CallRequest(
             wire=WireRequest(method="POST", path=path, headers=headers, body=body),
-            kind=kind,
+            kind=head.kind,
             max_answer_bytes=self._governor.config.limits.max_answer_bytes,
             disconnect_on_abandon=config.on_abandon == "disconnect",
         )
 
 
 class _Relay:
-    """Hands one call's answer to its caller."""
+    """Hands one call's answer to its caller.
 
-    def __init__(self, governor: Governor, served: ServedModel, call: Call, send: ASGISendCallable) -> None:
-        self._wait_ms = governor.config.limits.max_credit_wait_ms
+    Args:
+        served: the model.
+        call: the call.
+        send: to the caller.
+        wait_s: how long the call may wait for a credit in all, in seconds.
+        give_up_at: when that is over.
+    """
+
+    def __init__(
+        self, served: ServedModel, call: Call, send: ASGISendCallable, *, wait_s: float, give_up_at: float
+    ) -> None:
+        self._wait_ms = math.ceil(wait_s * 1000)
+        self._give_up_at = give_up_at
+        self._served = served
         self._model = served.config.name
         self._timeout_ms = served.config.timeout_ms
         self._call = call
@@ -151,7 +169,7 @@ class _Relay:
             await self._fail(error)
 
     async def _get_credit(self) -> None:
-        with trio.move_on_after(self._wait_ms / 1000):
+        with trio.move_on_at(self._give_up_at):
             await self._call.started()
         if self._call.state is CallState.WAITING:
             raise CreditWaitTimeoutError(self._model, self._wait_ms)
@@ -164,6 +182,8 @@ class _Relay:
         raise BackendTimeoutError(self._model, self._timeout_ms)
 
     async def _pass_on(self, head: Head) -> None:
+        if head.status in _DOUBTFUL:
+            self._served.requests.doubt()
         length = _field(head, "content-length")
         if length is not None and int(length) <= WHOLE_BODY_BYTES:
             body = await self._in_time(self._call.body)

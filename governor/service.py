@@ -17,6 +17,7 @@ from governor.entrance import Entrance
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
 from governor.recent import RecentEvents
+from governor.requests import RequestCheck
 from governor.session import Session
 from governor.totals import ServiceTotals
 from governor.triton.model import TritonModel
@@ -99,6 +100,7 @@ class Governor:
         self._turns: trio.Nursery | None = None
         self.backends = {backend.name: Backend(backend, check, make_lane) for backend in config.backends}
         self.identities: dict[IdentityKey, Identity] = {}
+        self._checks: dict[IdentityKey, RequestCheck] = {}
         self.models = {model.name: self._serve(model) for model in config.models}
 
     def _serve(self, model: ModelConfig) -> ServedModel:
@@ -122,7 +124,8 @@ class Governor:
             port = self._make_port(backend.config, model.triton_model)
             identity = Identity(key, settings, port, self.recent.note, self.entrance, self._tracer)
             self.identities[key] = backend.identities[model.triton_model] = identity
-        return ServedModel(model, self.identities[key], backend)
+            self._checks[key] = RequestCheck(backend, identity)
+        return ServedModel(model, self.identities[key], backend, self._checks[key])
 
     # Life
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from governor.backend import Backend
     from governor.config import ModelConfig
     from governor.identity import Call, Identity
+    from governor.requests import RequestCheck
     from governor.triton.text import TextChunk
 
 
@@ -36,6 +37,7 @@ class ServedModel:
     config: ModelConfig
     identity: Identity
     backend: Backend
+    requests: RequestCheck
 
     @property
     def kind(self) -> CallKind:

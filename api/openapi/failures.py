@@ -17,6 +17,7 @@ from api.rate import RateLimitError
 from api.v2.control import OperatorsOnlyError
 from governor import errors as governor
 from governor.reads import ReadQueueFullError
+from governor.requests import DecoupledModelError, NotServedError, RequestRefusedError, TensorDataError
 
 from .shapes import array, const, count, one_of, record, text
 
@@ -150,6 +151,11 @@ _ALL: Final = (
     _of(governor.BackendUnavailableError),
     _of(governor.ConnectionLostError),
     _of(governor.BackendTimeoutError, optional=("model",), model=_MODEL, timeoutMs=count()),
+    _of(RequestRefusedError),
+    _of(TensorDataError),
+    _of(NotServedError),
+    _of(DecoupledModelError),
+    _invalid("invalid_timeout", "`Triton-Timeout` is no whole number of microseconds."),
     _of(ReadQueueFullError),
     _of(OperatorsOnlyError),
     # Of operators

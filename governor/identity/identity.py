@@ -214,6 +214,11 @@ class Identity:
             call.end(reason())
 
     @property
+    def lives_begun(self) -> int:
+        """How many new lives of the model's counters were seen: what was known of the model before may be wrong."""
+        return self._lives_begun
+
+    @property
     def claims(self) -> Mapping[int, Claim]:
         """The claims that exist, the oldest first. To look at."""
         return self._ledger.claims

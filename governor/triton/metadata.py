@@ -27,12 +27,14 @@ class TensorFacts:
         datatype: as on the wire: `BYTES`, `FP32`, ...
         shape: its dimensions without the batch dimension; -1 is any.
         optional: an input that a request may leave out.
+        free_shape: its shape is not the tensor's own (shape tensors, formats of a backend): it cannot be checked.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     optional: bool = False
+    free_shape: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ def _tensor(value: dict[str, JsonValue]) -> TensorFacts:
         datatype=_DATATYPES.get(datatype, datatype.removeprefix("TYPE_")),
         shape=tuple(_integer(each, "dims") for each in dims),
         optional=value.get("optional") is True,
+        free_shape=value.get("is_shape_tensor") is True or value.get("is_non_linear_format_io") is True,
     )
 
 

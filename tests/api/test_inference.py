@@ -179,6 +179,61 @@ async def test_the_wait_for_a_credit_is_bounded(autojump_clock: MockClock) -> No
         nursery.cancel_scope.cancel()
 
 
+def with_timeout(value: object) -> dict[str, object]:
+    return {"inputs": [], "parameters": {"timeout": value}}
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "expected_s"),
+    [
+        (with_timeout(2_000_000), None, 2),
+        (with_timeout(1_500), None, 0.0015),
+        ({}, "3000000", 3),
+        (with_timeout(2_000_000), "3000000", 2),
+        (with_timeout(4_000_000), "3000000", 3),
+        (with_timeout(60_000_000), "0", 10),
+        (with_timeout(0), None, 10),
+        (with_timeout(-5), None, 10),
+        (with_timeout(True), None, 10),
+        (with_timeout("2"), None, 10),
+        (with_timeout(2.5), None, 10),
+        ({"parameters": [1]}, None, 10),
+    ],
+)
+async def test_the_wait_for_a_credit_heeds_the_callers_timeout(
+    body: dict[str, object], header: str | None, expected_s: float, autojump_clock: MockClock
+) -> None:
+    """Microseconds, as Triton's request parameter; it only shortens what the operator allows."""
+    async with service(limits={"max_credit_wait_ms": 10_000}) as up, trio.open_nursery() as nursery:
+        up.world.next_plans.append(Plan(seconds=60, body=b"{}"))
+        nursery.start_soon(AsgiExchange(up.app, "POST", INFER, data=b"{}").run)
+        await trio.sleep(0.5)
+        began = trio.current_time()
+        answer = await up.ask("POST", INFER, body=body, headers={"Triton-Timeout": header} if header else {})
+        assert trio.current_time() - began == pytest.approx(expected_s, abs=0.01)
+        assert (answer.status, answer.code) == (503, "credit_wait_timeout")
+        assert up.governor.statistics().identities[0].waiting == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "x", "", "9" * 19])
+async def test_a_timeout_header_that_is_none_is_a_400(value: str, autojump_clock: MockClock) -> None:
+    async with service() as up:
+        answer = await up.ask("POST", INFER, data=b"{}", headers={"Triton-Timeout": value})
+        assert (answer.status, answer.code) == (400, "invalid_timeout")
+        assert not up.world.wires
+
+
+async def test_the_timeout_parameter_is_passed_on_and_no_field_of_generate(autojump_clock: MockClock) -> None:
+    async with service() as up, trio.open_nursery() as nursery:
+        up.world.next_plans.extend([Plan(seconds=3, body=b"{}"), Plan(body=b"{}")])
+        nursery.start_soon(AsgiExchange(up.app, "POST", INFER, data=b"{}").run)
+        await trio.sleep(0.5)
+        sent = with_timeout(1_000)
+        assert (await up.ask("POST", "/v2/models/chat/generate", body=sent)).status == 200
+        assert json.loads(up.world.wires[1].body) == sent
+
+
 async def test_a_full_queue_for_credits_is_a_503_at_once(autojump_clock: MockClock) -> None:
     async with service(limits={"max_waiting_per_identity": 1}) as up, trio.open_nursery() as nursery:
         up.world.next_plans.extend([Plan(seconds=60, body=b"{}")] * 2)

@@ -146,33 +146,41 @@ class Governor:
         return code
 
 
-@asynccontextmanager
-async def running_governor(config: str, port: int, folder: Path, *, ready: bool = True) -> AsyncIterator[Governor]:
-    """Starts a governor, waits until it answers (and, if asked, until it is ready), and ends it afterwards."""
+def start_governor(config: str, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """Starts a governor's process and returns it with the path of its log; it is not waited for."""
     file, log = folder / "governor.toml", folder / "governor.log"
     file.write_text(config)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
     with log.open("ab") as sink:
-        process = subprocess.Popen(  # starting takes no time; waiting for it is done by polling
+        process = subprocess.Popen(
             [sys.executable, "-m", "api.cli", "serve", str(file)], stdout=sink, stderr=sink, env=environment
         )
+    return process, log
+
+
+@asynccontextmanager
+async def running_governor(config: str, port: int, folder: Path, *, ready: bool = True) -> AsyncIterator[Governor]:
+    """Starts a governor, waits until it answers (and, if asked, until it is ready), and ends it afterwards."""
+    process, log = start_governor(config, folder)
     url = f"http://127.0.0.1:{port}"
     try:
         async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            governor = Governor(url, process, log, client)
-            await _wait_answers(governor, "/readyz" if ready else "/healthz")
-            yield governor
+            await wait_ready(url, process, log, path="/readyz" if ready else "/healthz")
+            yield Governor(url, process, log, client)
     finally:
         process.kill()
         process.wait()
 
 
-async def _wait_answers(governor: Governor, path: str) -> None:
-    with trio.fail_after(20):
-        while True:
-            try:
-                if (await governor.client.get(path)).status_code == 200:
-                    return
-            except httpx.TransportError:
-                assert governor.process.poll() is None, governor.log.read_text()
-            await trio.sleep(0.05)
+async def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path, path: str = "/readyz") -> None:
+    """Waits until a governor answers 200 on a path."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        with trio.fail_after(20):
+            while True:
+                try:
+                    if (await client.get(path)).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    if process.poll() is not None:
+                        raise AssertionError(await trio.Path(log).read_text()) from None
+                await trio.sleep(0.05)
