@@ -30,6 +30,9 @@ ADMIN_PATH: Final = "/admin"
 """What is here and below it is for operators: it has a token of its own, and without one it does not exist (A7)."""
 
 _OPERATOR: Final = "governor.operator"
+_CONTROL: Final = re.compile(
+    r"/v2/(repository/models/[^/]+/(un)?load|(models/[^/]+/)?trace/setting|logging|(system|cuda)sharedmemory/.+)"
+)
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _BEARER = re.compile(rb"[ \t]*bearer[ \t]+(\S+)[ \t]*", re.IGNORECASE)
@@ -44,7 +47,9 @@ class Gate:
       name was rebound to 127.0.0.1 sends its own name. On other binds the token protects.
     - An `Origin` other than the server's own gets 403.
     - With `tokens.api` set, a request without that bearer token gets 401; one answer for every reason.
-    - Below `/admin` that token is `tokens.admin` instead, and opens nothing else. Without one there is no such route.
+    - Below `/admin` that token is `tokens.admin` instead. Without one there is no such route.
+    - On Triton's routes for operators (`is_control_path`) the one token is as good as the other; what only operators
+      may do there, the routes decide. The operator's token opens nothing else.
 
     Args:
         app: what is behind the gate.
@@ -82,11 +87,12 @@ class Gate:
 
     def _token_refusal(self, scope: HTTPScope) -> GovernorError | None:
         for_operators = is_admin_path(scope["path"])
-        if for_operators and self._admin_token is not None:
-            if not _has_token(scope, self._admin_token):
+        if self._admin_token is not None and (for_operators or is_control_path(scope["path"])):
+            if _has_token(scope, self._admin_token):
+                cast("dict[str, object]", scope)[_OPERATOR] = True
+                return None
+            if for_operators:
                 return UnauthorizedError()
-            cast("dict[str, object]", scope)[_OPERATOR] = True
-            return None
         if self._token is not None and scope["path"] not in self._open and not _has_token(scope, self._token):
             return UnauthorizedError()
         return RouteNotFoundError() if for_operators else None
@@ -112,6 +118,11 @@ def is_admin_path(path: str) -> bool:
     """Whether a path, decoded, is for operators. Further slashes before it count for nothing, as in the routes."""
     path = f"/{path.lstrip('/')}"
     return path == ADMIN_PATH or path.startswith(f"{ADMIN_PATH}/")
+
+
+def is_control_path(path: str) -> bool:
+    """Whether a path, decoded, is one of Triton's by which a caller could harm others."""
+    return _CONTROL.fullmatch(f"/{path.lstrip('/')}") is not None
 
 
 def is_operator(scope: Scope) -> bool:

@@ -97,6 +97,7 @@ class Backend:
         status: what the last health check found.
         identities: its identities, by Triton's model name.
         reads: for questions that are no inference.
+        control: for what operators do to the server, one thing at a time: a load may take minutes.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Backend:
         self.config = config
         self._check = check
         self.reads = Reads(config.name, lambda: make_lane(config))
+        self.control = Reads(config.name, lambda: make_lane(config), at_once=1)
         self.status = BackendStatus()
         self.identities: dict[str, Identity] = {}
         self._usable = AsyncBool(value=False)
@@ -124,6 +126,7 @@ class Backend:
         """Checks for ever, with one health interval between two checks."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.reads.run)
+            nursery.start_soon(self.control.run)
             await self._watch()
 
     async def _watch(self) -> None:

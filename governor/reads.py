@@ -39,7 +39,7 @@ class ReadQueueFullError(RefusedError):
 
     def __init__(self, backend: str) -> None:
         super().__init__(
-            f'{WAITING_MAX} requests for metadata or statistics already wait for backend "{backend}"; retry later'
+            f'{WAITING_MAX} requests that are no inference already wait for backend "{backend}"; retry later'
         )
 
 
@@ -73,12 +73,13 @@ class Reads:
     Args:
         backend: its configured name, for messages.
         make_lane: makes a connection's lane; opens nothing yet.
+        at_once: questions under way at once.
     """
 
-    def __init__(self, backend: str, make_lane: Callable[[], LanePort]) -> None:
+    def __init__(self, backend: str, make_lane: Callable[[], LanePort], *, at_once: int = AT_ONCE) -> None:
         self._backend = backend
         self._lanes = LanePool(make_lane, idle_s=IDLE_S)
-        self._turns = trio.Semaphore(AT_ONCE)
+        self._turns = trio.Semaphore(at_once)
         self._waiting = 0
 
     async def run(self) -> None:

@@ -16,6 +16,7 @@ from api.hardened import refusals
 from api.rate import RateLimitError
 from api.v2.control import OperatorsOnlyError
 from governor import errors as governor
+from governor.modelcontrol import SeveralBackendsError
 from governor.reads import ReadQueueFullError
 from governor.requests import DecoupledModelError, NotServedError, RequestRefusedError, TensorDataError
 
@@ -158,6 +159,8 @@ _ALL: Final = (
     _invalid("invalid_timeout", "`Triton-Timeout` is no whole number of microseconds."),
     _of(ReadQueueFullError),
     _of(OperatorsOnlyError),
+    _of(SeveralBackendsError, backends=array(text())),
+    _invalid("trace_log_frequency_reserved", "The governor keeps the backend's boot identity in this setting."),
     # Of operators
     _invalid("invalid_field", "A key of the body or the query is unknown, or its value cannot be."),
     _invalid("invalid_reason", "The act has no `reason`, or none that can be one."),

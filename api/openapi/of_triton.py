@@ -14,7 +14,6 @@ _OF_A_QUESTION: Final = (
 )  # fmt: skip
 _MEMORY: Final = Parameter("memory", "path", text(), "`systemsharedmemory` or `cudasharedmemory`.")
 _REGION: Final = Parameter("region", "path", text(), "Name of the region.")
-_CLOSED: Final = "Closed: what could harm other callers is for operators only"
 
 
 def _about_model(what: str, id_: str, summary: str, *, versioned: bool) -> Operation:
@@ -33,8 +32,23 @@ def _about_model(what: str, id_: str, summary: str, *, versioned: bool) -> Opera
     )
 
 
-def _closed(method: str, path: str, id_: str, *parameters: Parameter) -> Operation:
-    return Operation(method, path, id_, _TAG, _CLOSED, (), parameters, errors=("operators_only",))
+def _of_operators(method: str, path: str, id_: str, summary: str, *parameters: Parameter) -> Operation:
+    server_wide = () if MODEL in parameters else ("several_backends",)
+    of_model = ("unknown_model",) if MODEL in parameters else ()
+    tracing = ("trace_log_frequency_reserved", "invalid_json") if "trace" in path and method == "POST" else ()
+    return Operation(
+        method,
+        path,
+        id_,
+        _TAG,
+        summary,
+        (Answer(200, "Triton's answer.", {}, "*/*"),),
+        parameters,
+        raw_body=("*/*", {}) if method == "POST" else None,
+        errors=("operators_only", *server_wide, *of_model, *tracing, *_OF_A_QUESTION),
+        token="admin",  # noqa: S106  # the name of a scheme
+        passes_on=True,
+    )
 
 
 OPERATIONS: Final = (
@@ -88,17 +102,25 @@ OPERATIONS: Final = (
         errors=_OF_A_QUESTION,
         passes_on=True,
     ),
-    _closed("POST", "/v2/repository/models/{model}/load", "loadModel", MODEL),
-    _closed("POST", "/v2/repository/models/{model}/unload", "unloadModel", MODEL),
-    _closed("GET", "/v2/models/{model}/trace/setting", "traceSettingsOfModel", MODEL),
-    _closed("POST", "/v2/models/{model}/trace/setting", "setTraceSettingsOfModel", MODEL),
-    _closed("GET", "/v2/trace/setting", "traceSettings"),
-    _closed("POST", "/v2/trace/setting", "setTraceSettings"),
-    _closed("GET", "/v2/logging", "logSettings"),
-    _closed("POST", "/v2/logging", "setLogSettings"),
-    _closed("GET", "/v2/{memory}/status", "sharedMemory", _MEMORY),
-    _closed("GET", "/v2/{memory}/region/{region}/status", "sharedMemoryRegion", _MEMORY, _REGION),
-    _closed("POST", "/v2/{memory}/region/{region}/register", "registerSharedMemory", _MEMORY, _REGION),
-    _closed("POST", "/v2/{memory}/region/{region}/unregister", "unregisterSharedMemoryRegion", _MEMORY, _REGION),
-    _closed("POST", "/v2/{memory}/unregister", "unregisterSharedMemory", _MEMORY),
+    _of_operators("POST", "/v2/repository/models/{model}/load", "loadModel", "Load a model", MODEL),
+    _of_operators("POST", "/v2/repository/models/{model}/unload", "unloadModel", "Unload a model", MODEL),
+    *(
+        _of_operators(method, path, id_, summary, *parameters)
+        for path, parameters, ids in (
+            ("/v2/models/{model}/trace/setting", (MODEL,), ("traceSettingsOfModel", "setTraceSettingsOfModel")),
+            ("/v2/trace/setting", (), ("traceSettings", "setTraceSettings")),
+            ("/v2/logging", (), ("logSettings", "setLogSettings")),
+        )
+        for method, id_, summary in (("GET", ids[0], "Settings"), ("POST", ids[1], "Change settings"))
+    ),
+    _of_operators("GET", "/v2/{memory}/status", "sharedMemory", "Registered regions", _MEMORY),
+    *(
+        _of_operators(method, f"/v2/{{memory}}/region/{{region}}/{act}", id_, summary, _MEMORY, _REGION)
+        for method, act, id_, summary in (
+            ("GET", "status", "sharedMemoryRegion", "One region"),
+            ("POST", "register", "registerSharedMemory", "Register a region"),
+            ("POST", "unregister", "unregisterSharedMemoryRegion", "Forget a region"),
+        )
+    ),
+    _of_operators("POST", "/v2/{memory}/unregister", "unregisterSharedMemory", "Forget all regions", _MEMORY),
 )

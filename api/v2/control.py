@@ -1,15 +1,25 @@
 """What only an operator may do of Triton's `/v2`: model control, trace and log settings, shared memory (A6).
 
-A caller that could load a model, or hand Triton memory of its own, could harm every other one.
+A caller that could load a model, or hand Triton memory of its own, could harm every other one. The operator's token
+(`tokens.admin`) opens these routes; without one they are closed to everybody.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from quart import Blueprint
+from quart import Blueprint, Response, request
 
+from governor.audit import Actor
 from governor.errors import CallerError
+from governor.modelcontrol import ModelControl, SeveralBackendsError
+
+from ..auth import is_operator
+from ..context import this_app
+from .models import find, handed_on
+
+if TYPE_CHECKING:
+    from governor.backend import Backend
 
 blueprint = Blueprint("triton_control", __name__)
 
@@ -22,30 +32,82 @@ class OperatorsOnlyError(CallerError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Model control, trace and log settings and shared memory are closed here; ask Triton at its own address"
+            "Model control, trace and log settings and shared memory are closed to all but operators; send tokens.admin"
+            " of the governor's configuration as the bearer token, or ask Triton at its own address"
         )
 
 
+@blueprint.before_request
+async def check_operator() -> None:
+    """The gate has looked at the token."""
+    if not is_operator(request.scope):
+        raise OperatorsOnlyError
+
+
 @blueprint.post("/v2/repository/models/<model>/load")
+async def load(model: str) -> Response:
+    """Has a model loaded."""
+    return await _load(model, unload=False)
+
+
 @blueprint.post("/v2/repository/models/<model>/unload")
+async def unload(model: str) -> Response:
+    """Has a model unloaded."""
+    return await _load(model, unload=True)
+
+
 @blueprint.route("/v2/models/<model>/trace/setting", methods=["GET", "POST"])
-async def of_a_model(model: str) -> NoReturn:  # noqa: ARG001  # closed for every model
-    """Loads or unloads a model, or changes how it is traced."""
-    raise OperatorsOnlyError
+async def trace_of_a_model(model: str) -> Response:
+    """Shows or changes how a model is traced."""
+    served = find(this_app().governor, model)
+    body = await _body()
+    name = served.config.triton_model
+    reply = await _control().trace_settings(served.backend, name, _method(), body, _actor())
+    return handed_on(reply)
+
+
+@blueprint.route("/v2/trace/setting", methods=["GET", "POST"])
+async def trace() -> Response:
+    """Shows or changes how all models are traced."""
+    return handed_on(await _control().trace_settings(_only_backend(), None, _method(), await _body(), _actor()))
 
 
 @blueprint.route("/v2/logging", methods=["GET", "POST"])
-@blueprint.route("/v2/trace/setting", methods=["GET", "POST"])
-async def of_the_server() -> NoReturn:
-    """Shows or changes settings of the server."""
-    raise OperatorsOnlyError
-
-
 @blueprint.get("/v2/<memory:memory>/status")
 @blueprint.get("/v2/<memory:memory>/region/<region>/status")
 @blueprint.post("/v2/<memory:memory>/unregister")
 @blueprint.post("/v2/<memory:memory>/region/<region>/register")
 @blueprint.post("/v2/<memory:memory>/region/<region>/unregister")
-async def of_memory(memory: str, region: str | None = None) -> NoReturn:  # noqa: ARG001  # closed for every region
-    """Shows, registers or forgets shared memory."""
-    raise OperatorsOnlyError
+async def settings(memory: str | None = None, region: str | None = None) -> Response:  # noqa: ARG001  # in the path
+    """Shows or changes log settings and shared memory."""
+    path = request.scope["raw_path"].decode("ascii").partition("?")[0]
+    return handed_on(await _control().settings(_only_backend(), _method(), path, await _body(), _actor()))
+
+
+async def _load(model: str, *, unload: bool) -> Response:
+    served = find(this_app().governor, model)
+    return handed_on(await _control().load(served, await _body(), _actor(), unload=unload))
+
+
+def _control() -> ModelControl:
+    return ModelControl(this_app().operations.audit)
+
+
+def _actor() -> Actor:
+    return Actor("admin token", request.remote_addr)
+
+
+def _method() -> str:
+    return "GET" if request.method == "HEAD" else request.method
+
+
+def _only_backend() -> Backend:
+    backends = this_app().governor.backends
+    if len(backends) > 1:
+        raise SeveralBackendsError(list(backends))
+    return next(iter(backends.values()))
+
+
+async def _body() -> bytes:
+    body: bytes = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    return body

@@ -218,6 +218,11 @@ class Identity:
         """How many new lives of the model's counters were seen: what was known of the model before may be wrong."""
         return self._lives_begun
 
+    def expect_another_load(self) -> None:
+        """An operator has the model loaded or unloaded: what it is must be asked again (E7, E12)."""
+        self._lives_begun += 1
+        self.facts = None
+
     @property
     def claims(self) -> Mapping[int, Claim]:
         """The claims that exist, the oldest first. To look at."""

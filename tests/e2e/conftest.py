@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 MODELS = ["sentiment", "storyteller", "slow"]
+ADMIN = "operators-own-secret"
 CLIENT_MODELS = ["every", "labelled", "adder", "nobatch", "sleep", "multi", "ens", "stream"]
 
 
@@ -83,7 +84,7 @@ def client_triton(installation: Installation, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def governed(client_triton: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a governor in front of it; `labelled` has another name there."""
+    """The URL of a governor in front of it; `labelled` has another name there, and operators have `ADMIN`."""
     folder = tmp_path_factory.mktemp("governed")
     [port] = free_ports(1)
     names = {"colours" if model == "labelled" else model: model for model in CLIENT_MODELS}
@@ -92,7 +93,8 @@ def governed(client_triton: RealTriton, tmp_path_factory: pytest.TempPathFactory
         for name, model in names.items()
     )
     backend = f'[[backends]]\nname = "t"\nurl = "{client_triton.url}"\n'
-    process, log = start_governor(f"[server]\nport = {port}\n{backend}{tables}", folder)
+    head = f'[server]\nport = {port}\n[tokens]\nadmin = "{ADMIN}"\n'
+    process, log = start_governor(head + backend + tables, folder)
     url = f"http://127.0.0.1:{port}"
     try:
         trio.run(wait_ready, url, process, log)
