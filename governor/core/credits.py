@@ -1,7 +1,8 @@
 """Who gets the next slot credit. Pure.
 
 Waiters of one key (a session, a caller) are served in order; keys are served in turn, so a key with a thousand
-waiters delays another key's only waiter by one turn, not by a thousand (A6).
+waiters delays another key's only waiter by one turn, not by a thousand (A6). Nor can it keep others out: when the
+queue is full, the newest waiter of the longest key gives way to one of a key that is shorter by two or more.
 """
 
 from __future__ import annotations
@@ -34,16 +35,29 @@ class CreditQueue(Generic[W]):
     def __len__(self) -> int:
         return self._length
 
-    def push(self, key: str, waiter: W) -> None:
+    def push(self, key: str, waiter: W) -> W | None:
         """Appends a waiter.
 
+        Returns:
+            Who had to give way, and waits no more; None where there was room.
+
         Raises:
-            WaitersFullError: the queue is full; nothing has changed.
+            WaitersFullError: the queue is full, and no key has that many more waiters; nothing has changed.
         """
-        if self._length >= self.limit:
-            raise WaitersFullError
+        gave_way = self._make_room(key) if self._length >= self.limit else None
         self._by_key.setdefault(key, deque()).append(waiter)
         self._length += 1
+        return gave_way
+
+    def _make_room(self, key: str) -> W:
+        own = len(self._by_key.get(key, ()))
+        if 2 * own + 2 > self._length:  # spares who floods the queue the search: all others have fewer together
+            raise WaitersFullError
+        waiters = max(self._by_key.values(), key=len)
+        if len(waiters) < own + 2:
+            raise WaitersFullError
+        self._length -= 1
+        return waiters.pop()
 
     def pop(self) -> W | None:
         """Takes the waiter whose turn it is; None when nobody waits."""

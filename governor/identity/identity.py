@@ -182,6 +182,8 @@ class Identity:
             request: what to send.
             key: who asks; waiting keys get credits in turn (A6).
 
+        A call of a caller with many that wait may give way to it and ends with CreditQueueFullError.
+
         Raises:
             CreditQueueFullError: as many calls wait already as may; nothing was queued.
             DrainingError: the identity takes no more calls.
@@ -193,15 +195,20 @@ class Identity:
         spans = self._tracer.call(str(self.key)) if self._tracer is not None else None
         call = Call(request, key=key, on_abandon=self._abandoned, spans=spans)
         try:
-            self._queue.push(key, call)
+            gave_way = self._queue.push(key, call)
         except WaitersFullError:
-            self.totals.refused += 1
-            self.observe("call_refused", str(self.key), code=CreditQueueFullError.code)
-            full = CreditQueueFullError(self.key.model, self.settings.max_waiting)
-            call.end(full)
-            raise full from None
+            raise self._refuse(call) from None
+        if gave_way is not None:
+            self._refuse(gave_way)
         self.settle()
         return call
+
+    def _refuse(self, call: Call) -> CreditQueueFullError:
+        self.totals.refused += 1
+        self.observe("call_refused", str(self.key), code=CreditQueueFullError.code)
+        full = CreditQueueFullError(self.key.model, self.settings.max_waiting)
+        call.end(full)
+        return full
 
     def drain(self) -> None:
         """Takes no more calls and lets those without a credit end; started ones go on."""

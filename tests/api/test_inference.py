@@ -367,6 +367,27 @@ async def test_one_address_with_many_calls_delays_another_by_one_turn(autojump_c
         assert trio.current_time() - began < 3.1
 
 
+async def test_who_fills_the_queue_keeps_nobody_else_out(autojump_clock: MockClock) -> None:
+    """A6: a full queue refuses the newest call of the caller that has most of them waiting."""
+    async with service(limits={"max_waiting_per_identity": 3}) as up, trio.open_nursery() as nursery:
+        up.world.next_plans.extend([Plan(seconds=1, body=b"{}")] * 5)
+        greedy = []
+        for _ in range(4):
+            greedy.append(AsgiExchange(up.app, "POST", INFER, data=b"{}", client=("10.0.0.1", 1)))
+            nursery.start_soon(greedy[-1].run)
+            await trio.sleep(0.01)
+        assert (await up.ask("POST", INFER, data=b"{}", client=("10.0.0.1", 1))).code == "credit_queue_full"
+        modest = AsgiExchange(up.app, "POST", INFER, data=b"{}", client=("10.0.0.2", 1))
+        nursery.start_soon(modest.run)
+        newest = await greedy[3].whole()
+        assert (newest.status, newest.code, newest.headers["retry-after"]) == (503, "credit_queue_full", "5")
+        assert (await modest.whole()).status == 200
+        for exchange in greedy[:3]:
+            assert (await exchange.whole()).status == 200
+        assert len(up.world.executions) == 4
+        assert up.governor.statistics().identities[0].totals.refused == 2
+
+
 async def test_two_names_of_one_model_share_its_slots(autojump_clock: MockClock) -> None:
     alias = make_config().models[0].model_copy(update={"name": "alias", "kind": "infer"})
     async with service(more_models=(alias,)) as up, trio.open_nursery() as nursery:

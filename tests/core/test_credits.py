@@ -92,6 +92,51 @@ def test_a_waiter_is_discarded_once() -> None:
     assert len(queue) == 0
 
 
+def test_who_floods_a_full_queue_gives_way_to_others_until_all_have_as_many() -> None:
+    queue = CreditQueue[int](6)
+    for waiter in range(6):
+        queue.push("greedy", waiter)
+    with pytest.raises(WaitersFullError):
+        queue.push("greedy", 6)
+    assert queue.push("a", 10) == 5, "the newest one, which has waited least"
+    assert queue.push("b", 20) == 4
+    assert queue.push("a", 11) == 3
+    with pytest.raises(WaitersFullError):
+        queue.push("a", 12)
+    assert queue.push("c", 30) == 2
+    with pytest.raises(WaitersFullError):
+        queue.push("b", 21)
+    assert len(queue) == 6
+    assert drain(queue) == [0, 10, 20, 30, 1, 11]
+
+
+def test_an_only_waiter_never_gives_way() -> None:
+    queue = CreditQueue[int](3)
+    for number, key in enumerate("abc"):
+        queue.push(key, number)
+    with pytest.raises(WaitersFullError):
+        queue.push("d", 3)
+
+
+def pushed(queue: CreditQueue[int], waiting: list[tuple[str, int]], limit: int, key: str, number: int) -> None:
+    """Pushes, and holds the outcome against a plain list of all waiters, which is changed accordingly."""
+    counts = {each: sum(which == each for which, _ in waiting) for each in [key, *(which for which, _ in waiting)]}
+    longest = max(counts.values())
+    if len(waiting) < limit:
+        assert queue.push(key, number) is None
+    elif longest < counts[key] + 2:
+        with pytest.raises(WaitersFullError):
+            queue.push(key, number)
+        return
+    else:
+        gave_way = queue.push(key, number)
+        which = next(each for each, waiter in waiting if waiter == gave_way)
+        assert counts[which] == longest, "of the longest key"
+        assert gave_way == [waiter for each, waiter in waiting if each == which][-1], "its newest"
+        waiting.remove((which, gave_way))
+    waiting.append((key, number))
+
+
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.integers(0, 3)),
@@ -108,12 +153,8 @@ def test_everybody_is_served_once_in_order_and_nobody_is_overtaken_twice(actions
     queue, waiting = CreditQueue[int](12), list[tuple[str, int]]()
     served_since: dict[int, list[str]] = {}
     for number, (action, argument) in enumerate(actions):
-        if action == "push" and len(waiting) < 12:
-            queue.push(f"k{argument}", number)
-            waiting.append((f"k{argument}", number))
-        elif action == "push":
-            with pytest.raises(WaitersFullError):
-                queue.push(f"k{argument}", number)
+        if action == "push":
+            pushed(queue, waiting, 12, f"k{argument}", number)
         elif action == "discard":
             found = next((pair for pair in waiting if pair[1] == argument), None)
             assert queue.discard(found[0] if found else "k0", argument) == (found is not None)
@@ -142,12 +183,8 @@ def test_the_next_one_is_who_a_walk_round_the_keys_would_find(actions: list[tupl
     """Against the dumbest queue there is: one list of all waiters and one of the keys, in the order of their turns."""
     queue, waiting, turns = CreditQueue[int](limit), list[tuple[str, int]](), list[str]()
     for number, (action, argument) in enumerate(actions):
-        if action == "push" and len(waiting) >= limit:
-            with pytest.raises(WaitersFullError):
-                queue.push(f"k{argument}", number)
-        elif action == "push":
-            queue.push(f"k{argument}", number)
-            waiting.append((f"k{argument}", number))
+        if action == "push":
+            pushed(queue, waiting, limit, f"k{argument}", number)
         elif action == "discard":
             key = next((key for key, waiter in waiting if waiter == argument), "k0")
             assert queue.discard(key, argument) == ((key, argument) in waiting)
