@@ -2,11 +2,11 @@
 
 Why `Exchange.delivery` is exact (the whole argument is in ADR-0003):
 
-* httpcore reports `send_request_body.complete` after its last write returned and before anything else can happen:
-  the report is awaited, but nothing in it waits, so no cancellation fits between the write and the report.
-* The last write returns only when the kernel took the last byte, and raises only when it did not: a trio send
-  notices a cancellation before the system call, or not at all.
-* A write error that httpcore swallows, in order to read an early answer, still skips the report.
+* It is set after the last write returned and before anything else can happen: nothing waits in between, so no
+  cancellation fits between the write and the record of it.
+* The last write returns only when the kernel took the last byte, and raises only when it did not: a plain write is
+  one system call, and a trio send notices a cancellation before the system call, or not at all.
+* A write error that is put up with, in order to read an early answer, still skips the record.
 * Nothing is ever sent twice: there is no pool below a lane and no retry.
 """
 
@@ -15,20 +15,18 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import httpx
+import trio
 
 from governor.errors import BackendError, BackendProtocolError, ConnectionLostError
 from governor.triton.failures import failure
+from governor.triton.parser import AnswerParser
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-    from governor.triton.transport import LaneTransport, Origin
+    from governor.triton.transport import Origin, WireStream
     from governor.triton.wire import Headers, WireRequest
-
-_DELIVERED_EVENT = "http11.send_request_body.complete"
-_PUMP_LIMIT = 1000
 
 
 class Delivery(enum.Enum):
@@ -59,10 +57,10 @@ class Fetched(NamedTuple):
 class Link:
     """One open connection with what is known about it."""
 
-    __slots__ = ("boot", "generation", "transport")
+    __slots__ = ("boot", "generation", "wire")
 
-    def __init__(self, transport: LaneTransport, generation: int) -> None:
-        self.transport = transport
+    def __init__(self, wire: WireStream, generation: int) -> None:
+        self.wire = wire
         self.generation = generation
         self.boot: str | None = None
 
@@ -87,27 +85,24 @@ class Answer:
     Attributes:
         status: HTTP status code.
         headers: header fields in order, names as received.
-        complete: the last byte of the body arrived, as the answer's own framing says.
     """
 
-    def __init__(self, exchange: Exchange, response: httpx.Response, *, bodiless: bool) -> None:
-        self.status = response.status_code
-        self.headers: Headers = tuple(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw
-        )
-        self.complete = False
+    def __init__(self, exchange: Exchange, parser: AnswerParser) -> None:
+        self.status = parser.status
+        self.headers: Headers = parser.headers
         self._broken = False
         self._exchange = exchange
-        self._response = response
-        assert isinstance(response.stream, httpx.AsyncByteStream), "lanes answer with async bodies"
-        self._body = aiter(response.stream)
-        # An answer that ends by closing proves nothing: a crash in the middle of it looks the same.
-        self._framed = (
-            bodiless
-            or self.status in {204, 304}
-            or self.header("content-length") is not None
-            or (self.header("transfer-encoding") or "").lower() == "chunked"
-        )
+        self._parser = parser
+
+    @property
+    def complete(self) -> bool:
+        """The last byte of the body arrived, as the answer's own framing says."""
+        return self._parser.complete
+
+    @property
+    def taken(self) -> bool:
+        """It is complete, and the reader has taken all of it."""
+        return self._parser.complete and not self._parser.chunks
 
     def header(self, name: str) -> str | None:
         """The first value of a header field, compared without case."""
@@ -127,25 +122,18 @@ class Answer:
         return self
 
     async def __anext__(self) -> bytes:
-        if self.complete:
-            raise StopAsyncIteration
-        if self._broken:  # a generator that raised looks exhausted: this must never be taken for completeness
-            raise ConnectionLostError(f"The answer of {self._exchange.origin} broke off earlier")
-        try:
-            return await anext(self._body)
-        except StopAsyncIteration:
-            if not self._framed:
+        parser = self._parser
+        while not parser.chunks:
+            if parser.complete:
+                raise StopAsyncIteration
+            if self._broken:
+                raise ConnectionLostError(f"The answer of {self._exchange.origin} broke off earlier")
+            try:
+                await self._exchange.feed(parser)
+            except BaseException:
                 self._broken = True
-                raise BackendProtocolError(
-                    f"The answer of {self._exchange.origin} has neither a length nor chunks: nothing shows that it"
-                    " is complete, the call may still execute"
-                ) from None
-            self.complete = True
-            raise
-        except BaseException as error:
-            self._broken = True
-            self._exchange.raise_failure(error)
-            raise
+                raise
+        return parser.chunks.popleft()
 
     async def read(self, max_bytes: int, *, drain: bool = True) -> bytes:
         """The whole body.
@@ -173,22 +161,6 @@ class Answer:
                 f"The answer of {self._exchange.origin} is larger than the {max_bytes} bytes allowed for it"
             )
         return b"".join(kept)
-
-    async def finish(self) -> None:
-        """For `Exchange`: let httpcore end it, so that the connection can carry the next one."""
-        await self._response.aclose()
-
-    async def abandon(self) -> None:
-        """For `Exchange`, after the connection was closed here: run httpcore's generators to their end.
-
-        Otherwise the garbage collector would have to. What had arrived already may complete the answer.
-        """
-        for _ in range(_PUMP_LIMIT):
-            try:
-                await anext(self)
-            except (StopAsyncIteration, BackendError):
-                break
-        await self._response.aclose()
 
 
 class Exchange:
@@ -219,6 +191,7 @@ class Exchange:
         self._answer: Answer | None = None
         self._left = False
         self._entered = False
+        self._reusable = False
 
     @property
     def origin(self) -> str:
@@ -244,11 +217,14 @@ class Exchange:
             raise
         try:
             self.generation, self.boot = self._link.generation, self._link.boot
-            response = await self._link.transport.handle_async_request(self._wire())
-            self._answer = Answer(self, response, bodiless=self._request.method == "HEAD")
+            parser = AnswerParser(bodiless=self._request.method == "HEAD")
+            await self._send(self._link.wire, parser)
+            while not parser.status:
+                await self.feed(parser)
+            self._answer = Answer(self, parser)
         except BaseException as error:
             self._leave()
-            self.raise_failure(error)
+            self._raise_failure(error)
             raise
         return self._answer
 
@@ -257,18 +233,50 @@ class Exchange:
     ) -> None:
         assert self._answer is not None
         assert self._link is not None
-        try:
-            if self._answer.complete:
-                await self._answer.finish()
-            else:
-                self._link.transport.close()
-                await self._answer.abandon()
-        finally:
-            self._leave()
+        if self._answer.taken and self._reusable:
+            self._link.wire.in_flight = False
+        self._leave()
 
-    def raise_failure(self, error: BaseException) -> None:
+    async def feed(self, parser: AnswerParser) -> None:
+        """For `Answer`: read on."""
+        assert self._link is not None
+        wire = self._link.wire
+        try:
+            data = await wire.receive(parser.left)
+            if data:
+                parser.feed(data)
+            elif parser.framed:
+                raise trio.BrokenResourceError("the peer closed the connection")  # translated below
+        except Exception as error:
+            self._raise_failure(error)
+            raise
+        if not data:
+            raise BackendProtocolError(
+                f"The answer of {self.origin} has neither a length nor chunks: nothing shows that it is complete, the"
+                " call may still execute"
+            )
+        if parser.complete:
+            self._reusable = parser.reusable and self.delivery is Delivery.DELIVERED
+
+    async def _send(self, wire: WireStream, parser: AnswerParser) -> None:
+        try:
+            await wire.send(self._head(), self._request.body, stall_s=self._carrier.write_timeout_s)
+        except trio.BrokenResourceError as broken:
+            # A server may refuse an upload and close: its answer is worth more than the broken pipe.
+            try:
+                while not parser.status:
+                    await self.feed(parser)
+            except BackendError:
+                raise broken from None
+            return
+        # No await between the return of the last write and this: see the argument at the top of this module.
+        self.delivery = Delivery.DELIVERED
+        if self._on_delivered is not None:
+            self._on_delivered()
+
+    def _raise_failure(self, error: BaseException) -> None:
         """Raise the governor's error for a failure below; return when `error` is no such failure."""
-        ended = self._link is not None and self._link.transport.ended
+        ended = self._link is not None and self._link.wire.ended
         delivered = self.delivery is Delivery.DELIVERED
         translated = failure(error, origin=self.origin, delivered=delivered, ended=ended)
         if translated is not None:
@@ -278,28 +286,12 @@ class Exchange:
         self._left = True
         self._carrier.give_back(self._link)
 
-    def _wire(self) -> httpx.Request:
-        """The request for httpx, with nothing that httpx would add by itself."""
+    def _head(self) -> bytes:
+        """Request line and headers, with nothing but what the request and the connection ask for."""
         request, origin = self._request, self._carrier.origin
-        headers = [(b"Host", origin.authority)]
-        headers += [(name.encode("ascii"), value.encode("latin-1")) for name, value in request.headers]
+        lines = [f"{request.method} {origin.prefix}{request.path} HTTP/1.1\r\nHost: {origin.host_field}"]
+        lines += [f"{name}: {value}" for name, value in request.headers]
         if request.body or request.method not in {"GET", "HEAD"}:
-            headers.append((b"Content-Length", str(len(request.body)).encode("ascii")))
-        return httpx.Request(
-            request.method,
-            origin.url,
-            headers=headers,
-            stream=httpx.ByteStream(request.body),
-            extensions={
-                "target": (origin.prefix + request.path).encode("ascii"),
-                "timeout": {"write": self._carrier.write_timeout_s},
-                "trace": self._trace,
-            },
-        )
-
-    async def _trace(self, event: str, _info: Mapping[str, object]) -> None:
-        # No await in here: see the argument at the top of this module.
-        if event == _DELIVERED_EVENT:
-            self.delivery = Delivery.DELIVERED
-            if self._on_delivered is not None:
-                self._on_delivered()
+            lines.append(f"Content-Length: {len(request.body)}")
+        lines.append("\r\n")
+        return "\r\n".join(lines).encode("latin-1")

@@ -1,4 +1,4 @@
-"""Every exception that httpx, httpcore, h11 and the sockets can raise, in one table.
+"""Every exception that the parser and the sockets can raise, in one table.
 
 Whose fault it is depends on the exception; what it means for the call depends only on what was delivered (E3).
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-import h11
-import httpcore
-import httpx
+import httptools
 import trio
 
 from governor.errors import (
     BackendProtocolError,
     BackendUnavailableError,
     ConnectionLostError,
-    InvalidRequestError,
 )
+from governor.triton.parser import NotHttpError
+from governor.triton.transport import StalledError
 
 if TYPE_CHECKING:
     from governor.errors import GovernorError
@@ -31,31 +30,13 @@ class Fault(enum.Enum):
     """The connection failed, was closed or stalled."""
     PROTOCOL = "protocol"
     """The peer sent something that is not HTTP."""
-    REQUEST = "request"
-    """What we were asked to send cannot be sent."""
 
 
 FAULTS: tuple[tuple[type[Exception], Fault], ...] = (
-    # The first class that fits decides; a subclass with a meaning of its own stands before its base.
-    (httpcore.LocalProtocolError, Fault.REQUEST),
-    (httpx.LocalProtocolError, Fault.REQUEST),
-    (h11.LocalProtocolError, Fault.REQUEST),
-    (httpcore.UnsupportedProtocol, Fault.REQUEST),
-    (httpx.UnsupportedProtocol, Fault.REQUEST),
-    (httpx.InvalidURL, Fault.REQUEST),
-    (httpx.CookieConflict, Fault.REQUEST),
-    (httpx.StreamError, Fault.REQUEST),
-    (httpcore.ProtocolError, Fault.PROTOCOL),
-    (httpx.ProtocolError, Fault.PROTOCOL),
-    (h11.ProtocolError, Fault.PROTOCOL),
-    (httpx.DecodingError, Fault.PROTOCOL),
-    (httpx.TooManyRedirects, Fault.PROTOCOL),
-    (httpx.HTTPStatusError, Fault.PROTOCOL),
-    (httpcore.NetworkError, Fault.WIRE),
-    (httpcore.TimeoutException, Fault.WIRE),
-    (httpcore.ProxyError, Fault.WIRE),
-    (httpcore.ConnectionNotAvailable, Fault.WIRE),
-    (httpx.HTTPError, Fault.WIRE),
+    (NotHttpError, Fault.PROTOCOL),
+    (httptools.HttpParserError, Fault.PROTOCOL),
+    (httptools.HttpParserUpgrade, Fault.PROTOCOL),
+    (StalledError, Fault.WIRE),
     (trio.BrokenResourceError, Fault.WIRE),
     (trio.ClosedResourceError, Fault.WIRE),
     (OSError, Fault.WIRE),
@@ -85,8 +66,6 @@ def failure(error: BaseException, *, origin: str, delivered: bool, ended: bool) 
         return None
     reason = reason_of(error)
     if not delivered:
-        if fault is Fault.REQUEST:
-            return InvalidRequestError(f"The request for {origin} cannot be sent: {reason}")
         return BackendUnavailableError(f"{origin} did not take the request: {reason}")
     if fault is Fault.WIRE or ended:
         return ConnectionLostError(

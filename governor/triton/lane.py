@@ -12,7 +12,7 @@ import trio
 from governor.errors import BackendError, BackendUnavailableError, ConnectionLostError
 from governor.triton.exchange import Answer, CallEnd, Delivery, Exchange, Fetched, Link
 from governor.triton.failures import failure
-from governor.triton.transport import LaneTransport, Origin
+from governor.triton.transport import Origin, WireStream
 
 if TYPE_CHECKING:
     from governor.errors import GovernorError
@@ -43,13 +43,13 @@ class _Fresh:
         self._link = link
 
     async def take(self) -> Link:
-        if not self._link.transport.usable:
+        if not self._link.wire.usable:
             raise BackendUnavailableError(f"{self.origin} closed a connection before its first call")
         return self._link
 
     def give_back(self, link: Link | None) -> None:
-        if link is not None and not link.transport.usable:
-            link.transport.close()
+        if link is not None and not link.wire.usable:
+            link.wire.close()
 
     async def fetch(self, request: WireRequest, *, max_bytes: int) -> Fetched:
         async with Exchange(self, request, None) as answer:
@@ -145,7 +145,7 @@ class Lane:
         if self._opening is not None:
             self._opening.cancel()
         if self._link is not None:
-            self._link.transport.close()
+            self._link.wire.close()
             self._link = None
 
     async def aclose(self) -> None:
@@ -159,8 +159,8 @@ class Lane:
             raise RuntimeError("a lane carries one exchange at a time")
         self._busy = True
         try:
-            if self._link is not None and not self._link.transport.usable:
-                self._link.transport.close()
+            if self._link is not None and not self._link.wire.usable:
+                self._link.wire.close()
                 self._link = None
             if self._link is None:
                 self._link = await self._open()
@@ -172,8 +172,8 @@ class Lane:
     def give_back(self, link: Link | None) -> None:
         """For `Exchange`: the connection carries nothing any more."""
         self._busy = False
-        if link is not None and not link.transport.usable:
-            link.transport.close()
+        if link is not None and not link.wire.usable:
+            link.wire.close()
             if link is self._link:
                 self._link = None
 
@@ -189,7 +189,7 @@ class Lane:
             self._opening = None
         if closes != self._closes:
             if not scope.cancelled_caught:
-                link.transport.close()
+                link.wire.close()
             raise BackendUnavailableError(f"The connection to {self.origin} was closed here while it was opened")
         if scope.cancelled_caught:
             raise BackendUnavailableError(
@@ -204,18 +204,18 @@ class Lane:
         try:
             link.boot = await self._stamp(_Fresh(self.origin, self.write_timeout_s, link))
         except BaseException:
-            link.transport.close()
+            link.wire.close()
             raise
-        if link.transport.usable:
+        if link.wire.usable:
             return link
         # The peer serves one request per connection: what carries the call cannot be stamped (E8: unknown).
-        link.transport.close()
+        link.wire.close()
         return await self._open_link()
 
     async def _open_link(self) -> Link:
-        transport = await LaneTransport.open(self.origin, self._tls)
+        wire = await WireStream.open(self.origin, self._tls)
         self.generation += 1
-        return Link(transport, self.generation)
+        return Link(wire, self.generation)
 
     def _unreachable(self, error: Exception) -> GovernorError | Exception:
         if isinstance(error, BackendError):  # the stamp's exchange failed, the call itself was never sent

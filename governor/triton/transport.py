@@ -1,29 +1,27 @@
-"""An httpx transport that holds exactly one connection (D2).
+"""One connection to a backend, and nothing else: never replaced, never retried, never shared (D2).
 
-httpx's own pool loses slots to cancelled requests and collapses under load, and a pool may retry or reconnect at
-moments its caller cannot see. Here one object is one connection: it is never replaced, never retried, and can be
-closed synchronously from any task. HTTP/1.1 itself is httpcore's.
-
-Why this and not something simpler or faster, with measurements: ADR-0003.
+Requests go out by the plainest system calls there are, so that what was delivered is known to the byte: a write
+takes place here and now or not at all, and no cancellation fits into it. Why this and not a library's client, with
+measurements: ADR-0003 and NEWADR.
 """
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import httpcore
 import httpx
 import trio
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator
 
 _WRITE_STEP = 256 * 1024
 """The stall timeout of a write starts anew after so many bytes, so that a slow upload is not taken for a stall."""
+_READ_BYTES = 64 * 1024
+_READ_BYTES_MAX = 1024 * 1024
 
 _KEEPALIVE = (
     # A call may compute for an hour without a byte in either direction: only the kernel can notice that the peer
@@ -33,6 +31,10 @@ _KEEPALIVE = (
     ("TCP_KEEPCNT", 3),
     ("TCP_USER_TIMEOUT", 30_000),
 )
+
+
+class StalledError(Exception):
+    """The peer took no byte of a request for as long as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Origin:
     authority: bytes
     prefix: str
     url: httpx.URL
+
+    @property
+    def host_field(self) -> str:
+        """The Host header field as text."""
+        return self.authority.decode("ascii")
 
     @classmethod
     def parse(cls, text: str) -> Origin:
@@ -81,115 +88,27 @@ class Origin:
         return str(self.url)
 
 
-class WireStream(httpcore.AsyncNetworkStream):
-    """httpcore's view of one trio stream.
+class WireStream:
+    """One open connection.
 
     Attributes:
         ended: the peer closed its side, so what is missing will never come.
         closed: we closed it.
+        in_flight: a request was begun on it, and its answer has not been taken whole.
     """
 
     def __init__(self, stream: trio.abc.Stream, raw: trio.SocketStream) -> None:
         self._stream = stream
         self._raw = raw
+        self._plain = stream is raw
+        self._fd = raw.socket.fileno()
+        self._used = False
         self.ended = False
         self.closed = False
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Up to `max_bytes`; empty once the peer closed its side. `timeout` in seconds."""
-        if self.closed:  # without a checkpoint: whoever cleans up after a cancellation must get this error
-            self.ended = True
-            raise httpcore.ReadError("the connection was closed here")
-        try:
-            if timeout is None:  # the rule: a scope that never fires is not worth its 10 us
-                data = bytes(await self._stream.receive_some(max_bytes))
-            else:
-                with trio.fail_after(timeout):
-                    data = bytes(await self._stream.receive_some(max_bytes))
-        except trio.TooSlowError as error:
-            raise httpcore.ReadTimeout(f"no byte within {timeout} s") from error
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.ended = True
-            raise httpcore.ReadError(_cause(error)) from error
-        if not data:
-            self.ended = True
-        return data
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Hand all of `buffer` to the kernel; `timeout` in seconds bounds each stall, not the whole.
-
-        Returning means that the kernel took every byte; raising, that it did not take the last one. trio gives
-        this exactly: a send either raises before the system call or returns after it, never both (ADR-0003).
-        """
-        view = memoryview(buffer)
-        try:
-            for start in range(0, len(view), _WRITE_STEP):
-                with trio.fail_after(float("inf") if timeout is None else timeout):
-                    await self._stream.send_all(view[start : start + _WRITE_STEP])
-        except trio.TooSlowError as error:
-            raise httpcore.WriteTimeout(f"the peer took no byte for {timeout} s") from error
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore.WriteError(_cause(error)) from error
-
-    async def aclose(self) -> None:
-        """Close; never waits, so that httpcore's shielded clean-up cannot hang."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the socket at once; tasks waiting on it wake up with an error."""
-        self.closed = True
-        self._raw.socket.close()
-
-    @property
-    def readable(self) -> bool:
-        """The peer sent something, or closed. On a connection without a request in flight both make it useless."""
-        return self._raw.socket.is_readable()
-
-
-class _Connection(httpcore.AsyncHTTP11Connection):
-    """httpcore's connection, which can also say whether a peer sent more than it was asked for."""
-
-    @property
-    def residue(self) -> bool:
-        """Bytes after the end of the last answer. They would be read as the start of the next one."""
-        return bool(self._h11_state.trailing_data[0])
-
-
-class _Body(httpx.AsyncByteStream):
-    """httpcore's body as httpx wants it; iterating and closing are httpcore's own."""
-
-    def __init__(self, response: httpcore.Response) -> None:
-        self._response = response
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        stream = self._response.stream
-        assert isinstance(stream, AsyncIterable), "an async connection answers with an async body"
-        return stream.__aiter__()
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
-
-
-class LaneTransport(httpx.AsyncBaseTransport):
-    """One open connection, usable until something makes it useless.
-
-    Raises httpcore's exceptions as they are: `governor.triton.failures` translates them, knowing what was delivered.
-    """
-
-    def __init__(self, origin: Origin, stream: WireStream) -> None:
-        self._origin = origin
-        self._stream = stream
-        self._core_url = httpcore.URL(
-            scheme=b"https" if origin.tls else b"http",
-            host=origin.host.encode("ascii"),
-            port=origin.port,
-            target=b"/",
-        )
-        self._connection = _Connection(self._core_url.origin, stream)
-        self._used = False
+        self.in_flight = False
 
     @classmethod
-    async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> LaneTransport:
+    async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> WireStream:
         """Connect. The caller bounds the time; a cancelled attempt leaves no socket behind.
 
         Raises:
@@ -211,54 +130,99 @@ class LaneTransport(httpx.AsyncBaseTransport):
         except BaseException:
             raw.socket.close()
             raise
-        return cls(origin, WireStream(stream, raw))
+        return cls(stream, raw)
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request on this very connection. The target is taken from the `target` extension, byte for byte."""
+    async def send(self, head: bytes, body: bytes, *, stall_s: float) -> None:
+        """Hand a request to the kernel. `stall_s` bounds each stall, not the whole.
+
+        Returning means that the kernel took every byte; raising, that it did not take the last one. It returns
+        without a checkpoint after the last byte (ADR-0003).
+
+        Head and body are two writes, so that a near peer that has just closed answers the first with a reset
+        before the second: then the call was never delivered, and nobody has to wonder.
+
+        Raises:
+            StalledError: no byte was taken within `stall_s`.
+            trio.BrokenResourceError, trio.ClosedResourceError: the connection is gone.
+        """
         self._used = True
-        assert isinstance(request.stream, AsyncIterable), "lanes send async bodies"
-        response = await self._connection.handle_async_request(
-            httpcore.Request(
-                request.method,
-                self._core_url,
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        return httpx.Response(
-            response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
-        )
+        self.in_flight = True
+        await self._send_all(head, stall_s)
+        if body:
+            await self._send_all(body, stall_s)
+
+    async def _send_all(self, data: bytes, stall_s: float) -> None:
+        sent = self._send_now(data) if self._plain else 0
+        if sent == len(data):
+            return
+        view = memoryview(data)
+        try:
+            for start in range(sent, len(view), _WRITE_STEP):
+                with trio.fail_after(stall_s):
+                    await self._stream.send_all(view[start : start + _WRITE_STEP])
+        except trio.TooSlowError as error:
+            raise StalledError(f"the peer took no byte for {stall_s} s") from error
+
+    def _send_now(self, data: bytes) -> int:
+        """As much as the kernel takes without waiting."""
+        if self.closed:
+            raise trio.ClosedResourceError("the connection was closed here")
+        try:
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def receive(self, expected: int = 0) -> bytes:
+        """The next bytes; empty once the peer closed its side.
+
+        Args:
+            expected: so many are known to come; decides how much is read at once.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the connection is gone.
+        """
+        if self.closed:  # without a checkpoint: whoever cleans up after a cancellation must get this error
+            self.ended = True
+            raise trio.ClosedResourceError("the connection was closed here")
+        room = min(max(expected, _READ_BYTES), _READ_BYTES_MAX)
+        try:
+            data = await self._receive_plain(room) if self._plain else bytes(await self._stream.receive_some(room))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.ended = True
+            raise
+        if not data:
+            self.ended = True
+        return data
+
+    async def _receive_plain(self, room: int) -> bytes:
+        while True:
+            # An answer is hardly ever there already: to look first would cost a system call that fails.
+            await trio.lowlevel.wait_readable(self._fd)
+            try:
+                return os.read(self._fd, room)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
 
     @property
-    def ended(self) -> bool:
-        """The peer closed its side, or the connection broke."""
-        return self._stream.ended
+    def readable(self) -> bool:
+        """The peer sent something, or closed. On a connection without a request in flight both make it useless."""
+        return self._raw.socket.is_readable()
 
     @property
     def usable(self) -> bool:
-        """The next request may be sent: nothing is in flight, nothing is left over, the peer is silent and there.
+        """The next request may be sent: nothing is in flight, the peer is silent and there.
 
         A fresh TLS connection may be readable for the handshake's own sake (session tickets), so it is not asked.
         """
-        if self._stream.closed:
+        if self.closed or self.in_flight:
             return False
-        if not self._used:
-            return self._origin.tls or not self._stream.readable
-        return self._connection.is_idle() and not self._connection.residue and not self._stream.readable
+        return (not self._used and not self._plain) or not self.readable
 
     def close(self) -> None:
-        """Close the socket at once; a request in flight fails."""
-        self._stream.close()
-
-    async def aclose(self) -> None:
-        """`close()`, as httpx names it."""
-        self.close()
-
-
-def _cause(error: BaseException) -> str:
-    """What the operating system said, found under trio's wrapping."""
-    cause = error.__cause__
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return str(cause or error) or type(error).__name__
+        """Close the socket at once; tasks waiting on it wake up with an error."""
+        self.closed = True
+        self._raw.socket.close()
