@@ -2,7 +2,7 @@
 
 Requests go out by the plainest system calls there are, so that what was delivered is known to the byte: a write
 takes place here and now or not at all, and no cancellation fits into it. Why this and not a library's client, with
-measurements: ADR-0003 and 0010.
+measurements: ADR-0003 and ADR-0010.
 """
 
 from __future__ import annotations
