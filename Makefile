@@ -25,7 +25,7 @@ run: $(VENV)/.run-ready ## Start a real Triton with demo models and the governor
 	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) $(if $(TRITON),TRITON=$(TRITON)) exec $(PY) -m governor.demo
 
 ##@ Test it
-.PHONY: test test-evidence test-slow test-real check fmt types lint layers ci
+.PHONY: test test-evidence test-slow test-real test-client check fmt types lint layers ci
 test: $(VENV)/.dev-ready ## Run the tests (under five minutes; starts a real Triton where one can run)
 	$(PY) -m pytest -m "not slow" --ignore=tests/evidence $(PYTEST_ARGS)
 
@@ -37,6 +37,9 @@ test-slow: $(VENV)/.dev-ready ## Run the slow tests: large state spaces, long ch
 
 test-real: $(VENV)/.dev-ready ## Run only what needs the real Triton
 	$(PY) -m pytest -m real_triton $(PYTEST_ARGS)
+
+test-client: $(VENV)/.dev-ready ## Install the client alone, afresh, and check it from outside: it works, mypy and pyright know it
+	$(PY) -m pytest -m slow tests/client/test_isolation.py tests/client/test_types.py $(PYTEST_ARGS)
 
 check: lint types layers ## Style, types and import layers
 
@@ -54,7 +57,7 @@ fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-ci: check test test-evidence ## All that continuous integration runs
+ci: check test test-evidence test-client ## All that continuous integration runs
 
 ##@ Measure it
 .PHONY: bench bench-full bench-peers bench-triton bench-admission
@@ -90,12 +93,12 @@ $(VENV)/bin/python:
 
 $(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing the governor into $(VENV)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server]'
 	@touch $@
 
 $(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing the governor and its tools into $(VENV)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e . --group dev
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server]' --group dev
 	@touch $@ $(VENV)/.run-ready
 
 $(VENV)/.bench-ready: $(VENV)/.dev-ready

@@ -1,7 +1,10 @@
 """The command `governor`: `serve`, `check`, `--version`.
 
+It is there where only the client is installed too, so nothing here needs the server's dependencies until a command of
+the server runs.
+
 Exit codes: 0 for a requested end or a clean check; 1 for a failure while serving or a check with errors; 2 for a
-command line or a configuration that cannot work.
+command line or a configuration that cannot work, or without the server's dependencies.
 """
 
 from __future__ import annotations
@@ -14,40 +17,59 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import trio
-
-from governor.config import load_config
-from governor.errors import ConfigError, GovernorError
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from governor.config import Config
-    from governor.errors import JsonValue
+    from governor.errors import ConfigError, JsonValue
+
+_OUR_OWN = {"api", "governor"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    return run(options)
+
+
+def _serve_or_check(options: argparse.Namespace) -> int:
     try:
-        config = _load(options)
+        from governor.config import load_config  # noqa: PLC0415  # see _serve
+        from governor.errors import ConfigError  # noqa: PLC0415  # see _serve
+    except ModuleNotFoundError as missing:
+        return _refuse_bare(missing)
+    try:
+        config = load_config(options.config, environ=os.environ, overrides=_overrides(options))
     except ConfigError as error:
         return _refuse_config(error)
-    if options.command == "check":
-        return _check(config)
-    return _serve(config)
+    try:
+        return _check(config) if options.command == "check" else _serve(config)
+    except ModuleNotFoundError as missing:
+        return _refuse_bare(missing)
 
 
-def _load(options: argparse.Namespace) -> Config:
-    overrides: dict[str, JsonValue] = {}
-    if options.command == "serve":
-        overrides = {
-            "server.host": options.host,
-            "server.port": options.port,
-            "limits.max_pending_prompts_per_session": options.max_pending_prompts_per_session,
-            "limits.prompt_deadline_ms": options.prompt_deadline_ms,
-        }
-    return load_config(options.config, environ=os.environ, overrides=overrides)
+def _overrides(options: argparse.Namespace) -> dict[str, JsonValue]:
+    if options.command != "serve":
+        return {}
+    return {
+        "server.host": options.host,
+        "server.port": options.port,
+        "limits.max_pending_prompts_per_session": options.max_pending_prompts_per_session,
+        "limits.prompt_deadline_ms": options.prompt_deadline_ms,
+    }
+
+
+def _refuse_bare(missing: ModuleNotFoundError) -> int:
+    if missing.name is None or missing.name.split(".")[0] in _OUR_OWN:
+        raise missing
+    print(
+        f"governor: this is the client alone ({missing.name} is missing); the server needs"
+        " `pip install 'triton-governor[server]'`",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def _refuse_config(error: ConfigError) -> int:
@@ -59,7 +81,11 @@ def _refuse_config(error: ConfigError) -> int:
 
 
 def _serve(config: Config) -> int:
-    # What serving needs is slow to import, and `--version` or a mistake in the configuration need none of it.
+    # What serving needs is slow to import or not installed, and the other commands need none of it.
+    import trio  # noqa: PLC0415
+
+    from governor.errors import GovernorError  # noqa: PLC0415
+
     from .logs import configure_logging  # noqa: PLC0415
     from .main import serve  # noqa: PLC0415
 
@@ -73,7 +99,9 @@ def _serve(config: Config) -> int:
 
 
 def _check(config: Config) -> int:
-    from governor.check import check  # noqa: PLC0415  # see _serve
+    import trio  # noqa: PLC0415  # see _serve
+
+    from governor.check import check  # noqa: PLC0415
 
     report = trio.run(partial(check, config))
     for line in report.lines():
@@ -106,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     check = commands.add_parser("check", help="check a configuration and the backends it names; starts nothing")
     check.add_argument("config", type=Path, metavar="CONFIG", help="the TOML file")
+    for command in (serve, check):
+        command.set_defaults(run=_serve_or_check)
     return parser
 
 
