@@ -12,11 +12,14 @@ from .errors import install_error_handlers
 from .guard import Guard
 from .inference import Inference
 from .metrics import GovernorCollector
+from .rate import RateLimiter
 from .receipts import Receipts
 from .refused import Refused
 from .routes import BLUEPRINTS
 
 if TYPE_CHECKING:
+    from governor.config import Config
+    from governor.operations import ConfigSource
     from governor.service import Governor
 
 _SPARE_S = 5.0
@@ -35,13 +38,17 @@ class Memory(BaseConverter):
     regex = "(?:system|cuda)sharedmemory"
 
 
-def create_app(governor: Governor) -> GovernorApp:
+def create_app(governor: Governor, source: ConfigSource | None = None) -> GovernorApp:
     """The ASGI application of a governor. It owns no task: whoever runs the governor decides how long it lives.
 
     From the outside in: the guard bounds each request, the gate lets in who may come, inference passes to the
     backends, and Quart has the other routes.
+
+    Args:
+        governor: whose.
+        source: where its configuration can be read again; None if nowhere.
     """
-    app = GovernorApp(governor)
+    app = GovernorApp(governor, source)
     app.url_map.merge_slashes = False  # a path that is no route is a 404, never a redirect
     app.url_map.converters["anything"] = Anything
     app.url_map.converters["memory"] = Memory
@@ -53,10 +60,10 @@ def create_app(governor: Governor) -> GovernorApp:
     install_error_handlers(app)
     app.before_request(check_rate)
     config = governor.config
-    inside = Gate(Inference(Receipts(app.asgi_app), governor), config)
+    gate = Gate(Inference(Receipts(app.asgi_app), governor), config)
     refused = Refused()
     guard = Guard(
-        inside,
+        gate,
         max_body_bytes=config.limits.max_body_bytes,
         max_in_flight=config.server.max_in_flight,
         final_send_timeout_s=config.server.send_timeout_ms / 1000 + _SPARE_S,
@@ -64,4 +71,11 @@ def create_app(governor: Governor) -> GovernorApp:
     )
     app.asgi_app = guard  # type: ignore[method-assign]  # Quart's documented way to wrap it
     app.collector = GovernorCollector(governor, refused, lambda: guard.in_flight)
+
+    def follow(config: Config) -> None:
+        gate.follow(config)
+        guard.max_body_bytes = config.limits.max_body_bytes
+        app.rate_limiter = RateLimiter.renewed(app.rate_limiter, config.limits)
+
+    governor.followers.append(follow)
     return app

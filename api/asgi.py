@@ -33,6 +33,7 @@ from .errors import send_error
 from .logs import configure_logging
 from .main import GovernorFailedError, serve_options
 from .ownership import owned_identities
+from .source import FileSource
 from .telemetry import telemetry
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class PlainApplication:
         try:
             config = self._configure()
             hardened.install(serve_options(config).limits())
-            with owned_identities(config):
-                await self._govern(config, scope, receive, send)
+            with owned_identities(config) as owned:
+                await self._govern(config, FileSource(self._configure, owned), scope, receive, send)
         except GovernorError as error:
             if isinstance(error, GovernorFailedError):
                 await send({"type": "lifespan.shutdown.failed", "message": error.message})
@@ -126,11 +127,17 @@ class PlainApplication:
                 await send({"type": "lifespan.startup.failed", "message": error.message})
 
     async def _govern(
-        self, config: Config, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+        self,
+        config: Config,
+        source: FileSource,
+        scope: LifespanScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
     ) -> None:
         traced = telemetry(os.environ)
         governor = self._make_governor(config, tracer=traced.tracer)
-        app = create_app(governor)
+        governor.on_gone = source.gone
+        app = create_app(governor, source)
         if traced.tracer is not None:
             traced.tracer.instrument(app)
         try:

@@ -60,6 +60,10 @@ class Gate:
         self._app = app
         self._loopback = is_loopback(config.server.host)
         self._names = (*_LOOPBACK_NAMES, _bracketed(config.server.host).lower())
+        self.follow(config)
+
+    def follow(self, config: Config) -> None:
+        """Other tokens are in force from now on."""
         self._token = _digest_of(config.tokens.api)
         self._admin_token = _digest_of(config.tokens.admin)
         self._open = OPEN_PATHS | ({METRICS_PATH} if config.tokens.metrics_public else frozenset())

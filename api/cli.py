@@ -40,12 +40,13 @@ def _serve_or_check(options: argparse.Namespace) -> int:
         from governor.errors import ConfigError  # noqa: PLC0415  # see _serve
     except ModuleNotFoundError as missing:
         return _refuse_bare(missing)
+    load = partial(load_config, options.config, environ=os.environ, overrides=_overrides(options))
     try:
-        config = load_config(options.config, environ=os.environ, overrides=_overrides(options))
+        config = load()
     except ConfigError as error:
         return _refuse_config(error)
     try:
-        return _check(config) if options.command == "check" else _serve(config)
+        return _check(config) if options.command == "check" else _serve(config, load)
     except ModuleNotFoundError as missing:
         return _refuse_bare(missing)
 
@@ -80,7 +81,7 @@ def _refuse_config(error: ConfigError) -> int:
     return 2
 
 
-def _serve(config: Config) -> int:
+def _serve(config: Config, load: Callable[[], Config]) -> int:
     # What serving needs is slow to import or not installed, and the other commands need none of it.
     import trio  # noqa: PLC0415
 
@@ -91,7 +92,7 @@ def _serve(config: Config) -> int:
 
     configure_logging()
     try:
-        trio.run(serve, config)
+        trio.run(partial(serve, config, load=load))
     except GovernorError as error:
         print(f"governor: {error.message}", file=sys.stderr)
         return 1

@@ -17,6 +17,7 @@ from .rate import RateLimiter, caller_name, tier_of
 from .wire import WORKSPACE_CWD, decode_client_id
 
 if TYPE_CHECKING:
+    from governor.operations import ConfigSource
     from governor.service import Governor
     from governor.session import Session
 
@@ -73,12 +74,12 @@ class GovernorApp(QuartTrio):
 
     collector: GovernorCollector
 
-    def __init__(self, governor: Governor) -> None:
+    def __init__(self, governor: Governor, source: ConfigSource | None = None) -> None:
         super().__init__(__name__, static_folder=None)
         self.governor = governor
         self.shared_sessions = SharedSessions(governor)
         self.rate_limiter = RateLimiter.of(governor.config.limits)
-        self.operations = Operations(governor)
+        self.operations = Operations(governor, source)
         self.admin_feed = StateFeed(governor)
         self.loopback = is_loopback(governor.config.server.host)
 

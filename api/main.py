@@ -1,7 +1,7 @@
 """`governor serve`: the governor and its HTTP server in one process, from the first lock to a bounded end (D12).
 
     outer nursery
-    ├── signals    the first SIGTERM or SIGINT begins the stop, the second ends the process at once
+    ├── signals    the first SIGTERM or SIGINT begins the stop, the second ends the process at once; SIGHUP reloads
     ├── governor   owns every backend call, session and watcher
     └── server     the HTTP surface
 
@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from governor.audit import Actor
 from governor.errors import GovernorError
 from governor.service import Governor
 
 from .app import create_app
 from .ownership import owned_identities
 from .serving import ServeOptions, serve_http
+from .source import FileSource
 from .telemetry import telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from hypercorn.typing import ASGIFramework
+    from collections.abc import AsyncIterator, Callable
 
     from governor.config import Config
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class GovernorFailedError(GovernorError):
@@ -48,11 +48,17 @@ class GovernorFailedError(GovernorError):
     code = "governor_failed"
 
 
-async def serve(config: Config, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(
+    config: Config,
+    *,
+    load: Callable[[], Config] | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
     """Runs until a signal asks for the end, and returns when everything has ended. Must run in the main thread.
 
     Args:
         config: a valid configuration.
+        load: reads it again; None if there is no file to read again.
         task_status: `started` with the URLs that are served, once they are.
 
     Raises:
@@ -60,8 +66,9 @@ async def serve(config: Config, *, task_status: trio.TaskStatus[list[str]] = tri
         ListenError, ApplicationFailedError: as `serve_http`.
         GovernorFailedError: the governor broke down.
     """
-    with owned_identities(config), closing(telemetry(os.environ)) as traced:
-        await _Service(config, traced.tracer).run(task_status)
+    with owned_identities(config) as owned, closing(telemetry(os.environ)) as traced:
+        source = FileSource(load, owned) if load is not None else None
+        await _Service(config, source, traced.tracer).run(task_status)
 
 
 def serve_options(config: Config) -> ServeOptions:
@@ -80,13 +87,14 @@ def serve_options(config: Config) -> ServeOptions:
 class _Service:
     """The three tasks and what they tell each other."""
 
-    def __init__(self, config: Config, tracer: OpenTelemetryTracer | None) -> None:
+    def __init__(self, config: Config, source: FileSource | None, tracer: OpenTelemetryTracer | None) -> None:
         self._options = serve_options(config)
         self._governor = Governor(config, tracer=tracer)
-        app = create_app(self._governor)
+        self._app = create_app(self._governor, source)
+        if source is not None:
+            self._governor.on_gone = source.gone
         if tracer is not None:
-            tracer.instrument(app)
-        self._app: ASGIFramework = app
+            tracer.instrument(self._app)
         self._governing = trio.Event()
         self._stop = trio.Event()
         self._failure: Exception | None = None
@@ -95,7 +103,7 @@ class _Service:
         refused: GovernorError | None = None
         with trio.open_signal_receiver(*_SIGNALS) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._obey, signals)
+                nursery.start_soon(self._obey, signals, nursery)
                 nursery.start_soon(self._govern)
                 await self._governing.wait()
                 try:
@@ -111,15 +119,25 @@ class _Service:
         if refused is not None:
             raise refused
 
-    async def _obey(self, signals: AsyncIterator[int]) -> None:
+    async def _obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         stopping = False
         async for number in signals:
+            if number == signal.SIGHUP:
+                nursery.start_soon(self._reload)
+                continue
             if stopping:
                 _log.error("stopped_at_once", signal=signal.Signals(number).name)
                 os._exit(128 + number)  # asked for twice: nothing may delay it, and the kernel cleans up
             stopping = True
             _log.info("stopping", signal=signal.Signals(number).name)
             self._begin_stop()
+
+    async def _reload(self) -> None:
+        await self._governing.wait()
+        try:
+            await self._app.operations.reload(None, Actor("SIGHUP"))
+        except GovernorError as refused:
+            _log.warning("reload_refused", code=refused.code, error=refused.message)
 
     async def _govern(self) -> None:
         try:

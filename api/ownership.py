@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from governor.errors import GovernorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from governor.config import Config
 
@@ -31,6 +31,7 @@ class IdentityOwnedError(GovernorError):
     """Another governor process has an identity of this configuration."""
 
     code = "identity_owned"
+    status = 409
 
     def __init__(self, url: str, model: str, owner: str) -> None:
         super().__init__(
@@ -45,28 +46,71 @@ class OwnershipError(GovernorError):
     """The locks cannot be taken for another reason than a second owner."""
 
     code = "ownership_unavailable"
+    status = 503
+
+
+class OwnedIdentities:
+    """The locks that this process holds."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, ExitStack] = {}
+
+    def take(self, identities: Iterable[tuple[str, str]]) -> None:
+        """Takes the locks of further identities, or of none.
+
+        Args:
+            identities: URL of the server and Triton's name of the model; those that are held already are passed over.
+
+        Raises:
+            IdentityOwnedError: another process holds one; none is taken then.
+            OwnershipError: the folder of the locks cannot be used.
+        """
+        taken: dict[Path, ExitStack] = {}
+        with ExitStack() as undo:
+            try:
+                folder = _folder()
+                for url, model in sorted(set(identities)):
+                    path = folder / _file_name(url, model)
+                    if path in self._held or path in taken:
+                        continue
+                    taken[path] = ExitStack()
+                    undo.push(taken[path])
+                    taken[path].enter_context(_locked(path, url, model))
+            except OSError as error:
+                raise OwnershipError(
+                    f"The lock that keeps a second governor away cannot be taken: {error}. Set XDG_RUNTIME_DIR to a"
+                    " folder that only this user can write"
+                ) from error
+            undo.pop_all()
+        self._held |= taken
+
+    def give_back(self, url: str, model: str) -> None:
+        """This process governs the identity no more."""
+        held = self._held.pop(_folder() / _file_name(url, model), None)
+        if held is not None:
+            held.close()
+
+    def close(self) -> None:
+        """Gives everything back."""
+        for held in self._held.values():
+            held.close()
+        self._held.clear()
 
 
 @contextmanager
-def owned_identities(config: Config) -> Iterator[None]:
+def owned_identities(config: Config) -> Iterator[OwnedIdentities]:
     """Holds the lock of every identity of a configuration.
 
     Raises:
         IdentityOwnedError: another process holds one; none is held then.
         OwnershipError: the folder of the locks cannot be used.
     """
-    identities = sorted({(config.backend(model.backend).url, model.triton_model) for model in config.models})
-    with ExitStack() as held:
-        try:
-            folder = _folder()
-            for url, model in identities:
-                held.enter_context(_locked(folder / _file_name(url, model), url, model))
-        except OSError as error:
-            raise OwnershipError(
-                f"The lock that keeps a second governor away cannot be taken: {error}. Set XDG_RUNTIME_DIR to a folder"
-                " that only this user can write"
-            ) from error
-        yield
+    owned = OwnedIdentities()
+    try:
+        owned.take((config.backend(model.backend).url, model.triton_model) for model in config.models)
+        yield owned
+    finally:
+        owned.close()
 
 
 @contextmanager

@@ -50,11 +50,12 @@ class RateLimiter:
         limits: requests per minute of each tier; None for no limit.
 
     Attributes:
+        limits: as given.
         rejected: refused requests, by tier.
     """
 
     def __init__(self, limits: dict[Tier, int | None]) -> None:
-        self._limits = limits
+        self.limits = limits
         self._full_at: OrderedDict[tuple[str, Tier], float] = OrderedDict()
         self.rejected: dict[str, int] = dict.fromkeys(limits, 0)
 
@@ -68,13 +69,24 @@ class RateLimiter:
         }
         return cls(tiers) if any(limit is not None for limit in tiers.values()) else None
 
+    @classmethod
+    def renewed(cls, old: RateLimiter | None, limits: LimitsConfig) -> RateLimiter | None:
+        """The limiter of a changed configuration: the old one where it limits the same, else one with new buckets."""
+        new = cls.of(limits)
+        if new is None or old is None:
+            return new
+        if new.limits == old.limits:
+            return old
+        new.rejected = old.rejected
+        return new
+
     def take(self, caller: str, tier: Tier, now_s: float) -> None:
         """Counts one request.
 
         Raises:
             RateLimitError: there have been too many; this one is not counted.
         """
-        limit = self._limits[tier]
+        limit = self.limits[tier]
         if limit is None:
             return
         key, one_s = (caller, tier), _WINDOW_S / limit

@@ -132,7 +132,8 @@ class Backend:
     async def _watch(self) -> None:
         while True:
             before = self.status
-            self.status = await self._check(self.config, self.identities, before.server)
+            # A copy: a reload may add a model while the server is asked for one after the other.
+            self.status = await self._check(self.config, list(self.identities), before.server)
             self._report(before)
             if self.status.problem is None:
                 await self._look_again()

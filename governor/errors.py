@@ -362,7 +362,8 @@ class ConfigError(GovernorError):
     """The configuration cannot work; `problems` names every mistake at once (D10)."""
 
     code = "config_invalid"
+    status = 422
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
+        super().__init__("\n".join(problems), problems=[*problems])
         self.problems = problems

@@ -1,4 +1,4 @@
-"""What an operator can do to a running governor: forced restart, release of one claim, drain (A7, E11).
+"""What an operator can do to a running governor: forced restart, release of one claim, drain, reload (A7, E11).
 
 Each act is checked, done and audited here, whoever asks for it: a route, a signal.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import trio
 
@@ -19,13 +19,16 @@ from governor.errors import (
     OperationInProgressError,
     UnknownIdentityError,
 )
+from governor.reload import ReloadNeedsRestartError, ReloadNotPossibleError, plan_reload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from governor.audit import Actor
+    from governor.config import Config
     from governor.errors import JsonValue
     from governor.identity import ForgottenClaim, Identity, IdentityKey, RestartReport
+    from governor.reload import ReloadPlan
     from governor.service import Governor
 
 
@@ -61,6 +64,16 @@ class RestartResult:
     outcome: RestartReport | GovernorError
 
 
+class ConfigSource(Protocol):
+    """Where the configuration comes from, and who owns the identities in it (D8)."""
+
+    async def load(self) -> Config:
+        """The configuration as it stands now. Raises ConfigError with every mistake."""
+
+    def own(self, identities: Iterable[tuple[str, str]]) -> None:
+        """Takes further identities (URL, Triton's model) for this process. Raises GovernorError and takes none."""
+
+
 Done: TypeAlias = "Callable[[RestartResult], None]"
 
 
@@ -69,13 +82,16 @@ class Operations:
 
     Args:
         governor: the governor.
+        source: where its configuration comes from; None if it was not made from a file.
 
     Attributes:
         audit: what was done, by whom and why.
     """
 
-    def __init__(self, governor: Governor) -> None:
+    def __init__(self, governor: Governor, source: ConfigSource | None = None) -> None:
         self._governor = governor
+        self._source = source
+        self._reloading = False
         self._busy: set[IdentityKey] = set()
         self.audit = AuditLog(governor.now_ms)
 
@@ -176,6 +192,48 @@ class Operations:
                 governor.recent.note("drained" if closed else "undrained", reason=reason)
             entry.report = {"changed": changed}
             return changed
+
+    async def reload(self, reason: str | None, actor: Actor, *, dry_run: bool = False) -> ReloadPlan:
+        """Reads the configuration again and puts it in force, whole or not at all.
+
+        Args:
+            reason: why.
+            actor: who.
+            dry_run: only tells what would be done.
+
+        Raises:
+            ReloadNotPossibleError: the governor was not made from a file.
+            DrainingError: the governor stops.
+            OperationInProgressError: another reload is under way.
+            ConfigError: the configuration cannot work; every mistake is named.
+            ReloadNeedsRestartError: it changes what cannot change live.
+            GovernorError: another process governs an identity that would be added.
+        """
+        asked: dict[str, JsonValue] = {"dryRun": dry_run}
+        with self.audit.act(actor, "reload", target="configuration", reason=reason, **asked) as entry:
+            source, governor = self._source, self._governor
+            if source is None:
+                raise ReloadNotPossibleError
+            if self._reloading:
+                raise OperationInProgressError("A reload of the configuration")
+            self._reloading = True
+            try:
+                config = await source.load()
+            finally:
+                self._reloading = False
+            # From here on there is no checkpoint: what is compared is what is replaced.
+            if governor.draining:
+                raise DrainingError
+            backends = {name: backend.config for name, backend in governor.backends.items()}
+            plan = plan_reload(governor.config, config, backends=backends, identities=governor.identities)
+            if plan.needs_restart:
+                raise ReloadNeedsRestartError([*plan.needs_restart])
+            entry.report = plan.told()
+            if not dry_run:
+                source.own((config.backend(backend).url, model) for backend, model in plan.identities_added)
+                governor.reconfigure(config)
+                governor.recent.note("reloaded", changes=[change.key for change in plan.changes])
+            return plan
 
     def identity(self, key: IdentityKey) -> Identity:
         """The identity of this key.

@@ -6,10 +6,12 @@ import itertools
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
+from trio_util import periodic
 
 from governor.backend import Backend, check_server, plain_lane
 from governor.core.evidence import OnFall
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from governor.backend import ServerCheck
-    from governor.config import BackendConfig, Config, ModelConfig
+    from governor.config import BackendConfig, Config, EvidenceConfig, LimitsConfig, ModelConfig
     from governor.identity.port import LanePort, ModelPort
     from governor.tracing import Tracer
 
@@ -53,6 +55,28 @@ class GovernorStatistics:
     identities: list[IdentityStatistics]
 
 
+_LEAVING_LOOK_S = 0.25
+
+
+def _settings_of(model: ModelConfig, evidence: EvidenceConfig, limits: LimitsConfig) -> IdentitySettings:
+    return IdentitySettings(
+        slots=model.slots,
+        max_waiting=limits.max_waiting_per_identity,
+        lane_idle_s=model.lane_idle_ms / 1000,
+        call_limit_s=model.call_limit_ms / 1000,
+        poll_interval_s=evidence.poll_interval_ms / 1000,
+        settle_s=evidence.settle_ms / 1000,
+        on_fall=OnFall(evidence.on_fall),
+        max_unprovable_age_s=(
+            evidence.max_unprovable_age_ms / 1000 if evidence.max_unprovable_age_ms is not None else None
+        ),
+    )
+
+
+def _nobody_cares(key: IdentityKey, url: str) -> None:
+    pass
+
+
 def _wall_clock_ms() -> int:
     return int(time.time() * 1000)
 
@@ -72,6 +96,8 @@ class Governor:
         recent: what happened lately, for operators.
         entrance: whether new work is accepted.
         stopped: set as soon as nothing more is accepted, for good.
+        followers: called with each configuration that comes into force by `reconfigure`.
+        on_gone: called with an identity and its server's URL when it has ended because no model has it any more.
     """
 
     def __init__(
@@ -94,33 +120,27 @@ class Governor:
         self._closed_active_s: float | None = None
         self.now_ms = now_ms
         self.recent = RecentEvents(now_ms)
-        self.entrance = Entrance()
         self.stopped = trio.Event()
+        self.on_gone: Callable[[IdentityKey, str], None] = _nobody_cares
+        self.followers: list[Callable[[Config], None]] = []
         self._make_port = make_port
+        self._make_backend = partial(Backend, check=check, make_lane=make_lane)
         self._turns: trio.Nursery | None = None
-        self.backends = {backend.name: Backend(backend, check, make_lane) for backend in config.backends}
+        self._owned: dict[Identity | Backend, trio.CancelScope] = {}
+        self._leaving: set[IdentityKey] = set()
+        self.backends = {backend.name: self._make_backend(backend) for backend in config.backends}
         self.identities: dict[IdentityKey, Identity] = {}
         self._checks: dict[IdentityKey, RequestCheck] = {}
-        self.models = {model.name: self._serve(model) for model in config.models}
+        self.models: dict[str, ServedModel] = {}
+        self.entrance = Entrance(self.models)
+        self.models.update({model.name: self._serve(model) for model in config.models})
 
     def _serve(self, model: ModelConfig) -> ServedModel:
         """Two names for one model on one server share one identity (SPEC vocabulary)."""
         backend = self.backends[model.backend]
         key = IdentityKey(model.backend, model.triton_model)
         if key not in self.identities:
-            evidence = backend.config.evidence
-            settings = IdentitySettings(
-                slots=model.slots,
-                max_waiting=self.config.limits.max_waiting_per_identity,
-                lane_idle_s=model.lane_idle_ms / 1000,
-                call_limit_s=model.call_limit_ms / 1000,
-                poll_interval_s=evidence.poll_interval_ms / 1000,
-                settle_s=evidence.settle_ms / 1000,
-                on_fall=OnFall(evidence.on_fall),
-                max_unprovable_age_s=(
-                    evidence.max_unprovable_age_ms / 1000 if evidence.max_unprovable_age_ms is not None else None
-                ),
-            )
+            settings = _settings_of(model, backend.config.evidence, self.config.limits)
             port = self._make_port(backend.config, model.triton_model)
             identity = Identity(key, settings, port, self.recent.note, self.entrance, self._tracer)
             self.identities[key] = backend.identities[model.triton_model] = identity
@@ -133,12 +153,12 @@ class Governor:
         """Owns every task until it is cancelled; an error in one of them ends it and is raised here."""
         try:
             async with trio.open_nursery() as nursery:
-                for identity in self.identities.values():
-                    await nursery.start(identity.run)
-                for backend in self.backends.values():
-                    nursery.start_soon(backend.run)
-                nursery.start_soon(self._close_idle_sessions)
                 self._turns = nursery
+                for identity in self.identities.values():
+                    self._own(identity)
+                for backend in self.backends.values():
+                    self._own(backend)
+                nursery.start_soon(self._close_idle_sessions)
                 task_status.started()
         finally:
             # Whoever forgot to drain, and whatever broke: no accepted prompt is left without its terminal event (S7).
@@ -160,9 +180,9 @@ class Governor:
             identity.drain()
 
     async def _close_idle_sessions(self) -> None:
-        limits = self.config.limits
-        idle_s, detached_s = limits.session_idle_timeout_ms / 1000, limits.session_detached_timeout_ms / 1000
         while True:
+            limits = self.config.limits
+            idle_s, detached_s = limits.session_idle_timeout_ms / 1000, limits.session_detached_timeout_ms / 1000
             await trio.sleep(max(1.0, min(idle_s, detached_s) / 30))
             now_s = trio.current_time()
             for session in list(self.sessions.values()):
@@ -173,6 +193,96 @@ class Governor:
                     self.close_session(session.id, reason="idle_timeout")
                 elif session.clients.abandoned and unused_s > detached_s:
                     self.close_session(session.id, reason="last_client_detached")
+
+    def _own(self, thing: Identity | Backend) -> None:
+        """Runs it until the governor ends or lets it go."""
+        assert self._turns is not None, "nothing is owned before the governor runs"
+        self._owned[thing] = scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await thing.run()
+
+        self._turns.start_soon(run, name=f"{type(thing).__name__} {thing}")
+
+    # Another configuration
+
+    def reconfigure(self, config: Config) -> None:
+        """Puts a configuration in force that differs by nothing but what `plan_reload` calls live.
+
+        Synchronous, so that nobody sees half of it. Slots that are taken away under their holders come back with them.
+        A model that is gone takes nothing new; what was accepted for it goes on, and its identity ends when nothing of
+        it is left. Claims are never forgotten: an identity that comes back finds those it had.
+
+        Raises:
+            DrainingError: the governor does not run.
+        """
+        if self._turns is None or self.draining:
+            raise DrainingError
+        self.config = config
+        for wanted in config.backends:
+            if wanted.name in self.backends:
+                self.backends[wanted.name].config = wanted
+            else:
+                self.backends[wanted.name] = self._make_backend(wanted)
+                self._own(self.backends[wanted.name])
+        self._replace_models(config)
+        for session in self.sessions.values():
+            session.reconfigure(config.limits, self.models.get(session.served.config.name))
+        for identity in self.identities.values():
+            if identity.key not in self._leaving and not self.is_served(identity):
+                self._leaving.add(identity.key)
+                self._turns.start_soon(self._see_off, identity, name=f"see off {identity.key}")
+        self._drop_backends()
+        for follow in self.followers:
+            follow(config)
+
+    def _replace_models(self, config: Config) -> None:
+        before, known = dict(self.models), set(self.identities)
+        self.models.clear()
+        for model in config.models:
+            served = self._serve(model)
+            # Who compares by identity finds an unchanged model unchanged.
+            same = before.get(model.name)
+            self.models[model.name] = same if same is not None and same == served else served
+        first = {(model.backend, model.triton_model): model for model in reversed(config.models)}
+        for (backend, triton_model), model in first.items():
+            identity = self.identities[IdentityKey(backend, triton_model)]
+            identity.reconfigure(_settings_of(model, config.backend(backend).evidence, config.limits))
+            if identity.key not in known:
+                self._own(identity)
+
+    def is_served(self, identity: Identity) -> bool:
+        """Some model has it. One that none has takes nothing new, and ends when nothing of it is left."""
+        return any(served.identity is identity for served in self.models.values())
+
+    async def _see_off(self, identity: Identity) -> None:
+        """Waits until nothing of the identity is left, or some model has it again."""
+        async for _ in periodic(_LEAVING_LOOK_S):
+            if self.is_served(identity) or not self._is_in_use(identity):
+                break
+        self._leaving.discard(identity.key)
+        if self.is_served(identity):
+            return
+        backend = self.backends[identity.key.backend]
+        del self.identities[identity.key], backend.identities[identity.key.model], self._checks[identity.key]
+        self._owned.pop(identity).cancel()
+        self._drop_backends()
+        _log.info("identity_gone", identity=str(identity.key))
+        self.recent.note("identity_gone", str(identity.key))
+        self.on_gone(identity.key, backend.config.url)
+
+    def _is_in_use(self, identity: Identity) -> bool:
+        return identity.is_busy or any(
+            session.pending_count and session.served.identity is identity for session in self.sessions.values()
+        )
+
+    def _drop_backends(self) -> None:
+        wanted = {backend.name for backend in self.config.backends}
+        for name, backend in list(self.backends.items()):
+            if name not in wanted and not backend.identities:
+                del self.backends[name]
+                self._owned.pop(backend).cancel()
 
     # Sessions
 

@@ -179,12 +179,13 @@ class Session:
         Raises:
             SessionNotFoundError: the session is closing.
             DrainingError: an operator lets nothing new in.
+            UnknownModelError: a reload has taken the session's model away.
             PromptCancelledError: see `cancelled`.
             PromptQueueFullError: as many prompts are pending as may be.
         """
         if self.closed:
             raise SessionNotFoundError(self.id, closing=True)
-        self._entrance.check()
+        self._entrance.check_prompt(self.served.config.name, self.served)
         admission = Admission(str(uuid.uuid4()), self.log.last_id, self.log.epoch)
         try:
             prompt = self._queue.admit(admission.prompt_id, trio.current_time(), cancelled=cancelled)
@@ -271,6 +272,17 @@ class Session:
         """Turns that begin from now on go to this model; one that runs stays where it is."""
         self.served = served
         self.announce("model_switched", {"modelId": served.config.name}, originator)
+
+    def reconfigure(self, limits: LimitsConfig, served: ServedModel | None) -> None:
+        """Another configuration is in force: for prompts from now on, and for turns that begin from now on.
+
+        Args:
+            limits: bounds; of the event log they remain as they were.
+            served: its model; None if that is not served any more. Then accepted prompts still run.
+        """
+        self._limits = limits
+        self._queue.limit = limits.max_pending_prompts_per_session
+        self.served = served if served is not None else self.served
 
     def heartbeat(self) -> int:
         """A caller is there, so the session is in use. Returns the moment in Unix milliseconds."""

@@ -127,6 +127,19 @@ def decode_why(body: Body) -> tuple[str | None, str | None]:
     return _reason(body, required=False), decode_operator(body)
 
 
+def decode_reload(body: Body) -> tuple[str | None, str | None, bool]:
+    """Reason, operator, and whether to tell only what would be done.
+
+    Raises:
+        InvalidRequestError: `invalid_field`, `invalid_reason`.
+    """
+    _only(body, {"reason", "operator", "dryRun"})
+    dry_run = body.get("dryRun", False)
+    if not isinstance(dry_run, bool):
+        _wrong("dryRun", "true or false")
+    return _reason(body, required=False), decode_operator(body), dry_run
+
+
 def decode_claim_id(text: str) -> int:
     """A claim's id in a path.
 

@@ -23,12 +23,13 @@ from .decode import (
     decode_claims_max,
     decode_list,
     decode_release,
+    decode_reload,
     decode_restart,
     decode_why,
 )
 from .ids import find_key
 from .stream import FeedBody
-from .views import forgotten_claim, identity_view, restart_result, state, work_left
+from .views import forgotten_claim, identity_view, leaving, restart_result, state, work_left
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
@@ -117,6 +118,15 @@ async def undrain() -> Response:
     """Lets new work in again."""
     reason, operator = decode_why(await _body())
     return json_response(_entrance(changed=this_app().operations.undrain(reason, _actor(operator))))
+
+
+@blueprint.post("/reload")
+async def reload() -> Response:
+    """Reads the configuration again and puts it in force, whole or not at all."""
+    app = this_app()
+    reason, operator, dry_run = decode_reload(await _body())
+    plan = await app.operations.reload(reason, _actor(operator), dry_run=dry_run)
+    return json_response({"dryRun": dry_run, **plan.told(), "leaving": leaving(app.governor)})
 
 
 @blueprint.get("/audit")

@@ -16,7 +16,14 @@ from .ids import id_of_name, identity_id
 if TYPE_CHECKING:
     from governor.core.counting import Counts
     from governor.errors import JsonValue
-    from governor.identity import ClaimView, ForgottenClaim, Identity, IdentityView, ReadingsView
+    from governor.identity import (
+        ClaimView,
+        ForgottenClaim,
+        Identity,
+        IdentityStatistics,
+        IdentityView,
+        ReadingsView,
+    )
     from governor.identity.notes import ClaimNote
     from governor.operations import RestartResult
     from governor.recent import RecentEvent
@@ -72,12 +79,13 @@ def identity_view(governor: Governor, identity: Identity, *, claims_max: int = C
         "id": identity_id(identity.key),
         "backend": identity.key.backend,
         "model": identity.key.model,
+        "leaving": not governor.is_served(identity),
         "names": [name for name, served in governor.models.items() if served.identity is identity],
         "usable": problem is None,
         "problem": problem,
         "credits": {"slots": ledger.slots, "free": max(0, ledger.free), "held": ledger.slots - ledger.free},
         "handsOutCredits": not seen.held,
-        "states": {claim_state.value: ledger.states[claim_state] for claim_state in _STATES},
+        "states": _states(statistics),
         "claimsTotal": ledger.slots - ledger.free,
         "claims": [_claim(claim) for claim in seen.claims],
         "epoch": ledger.epoch,
@@ -115,6 +123,20 @@ def work_left(governor: Governor) -> View:
         "waitingCalls": sum(identity.waiting for identity in identities),
         "heldSlots": sum(identity.ledger.slots - identity.ledger.free for identity in identities),
     }
+
+
+def leaving(governor: Governor) -> list[JsonValue]:
+    """The identities that no model has any more, and what of them has not ended."""
+    return [
+        {
+            "identity": identity_id(identity.key),
+            "states": _states(identity.statistics()),
+            "waitingCalls": identity.statistics().waiting,
+            "pendingPrompts": _sessions(governor, identity)["pendingPrompts"],
+        }
+        for identity in governor.identities.values()
+        if not governor.is_served(identity)
+    ]
 
 
 def recent_event(event: RecentEvent) -> View:
@@ -158,6 +180,10 @@ def without_ages(value: JsonValue) -> JsonValue:
     if isinstance(value, list):
         return [without_ages(inner) for inner in value]
     return value
+
+
+def _states(statistics: IdentityStatistics) -> View:
+    return {claim_state.value: statistics.ledger.states[claim_state] for claim_state in _STATES}
 
 
 def _claim(claim: ClaimView) -> View:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .shapes import Schema
 
 _STATES: Final = ("running", "timed_out", "reconciling", "awaiting_baseline", "quarantined")
+_BY_STATE: Final = record({state: count() for state in _STATES})
 _AGE: Final = nullable(count("Milliseconds before `atMs`."))
 IDENTITY_ID: Final = text("`BACKEND:MODEL`; docs/admin.md says how it is spelt.")
 _NOTE: Final[dict[str, Schema]] = {
@@ -68,12 +69,13 @@ _IDENTITY: Final[dict[str, Schema]] = {
     "id": IDENTITY_ID,
     "backend": text(),
     "model": text("Triton's name of it."),
+    "leaving": flag("No model has it any more; it ends when nothing of it is left."),
     "names": array(text(), "The public names that share its slots."),
     "usable": flag("A call can achieve something now."),
     "problem": nullable(text("Why not.")),
     "credits": record({"slots": count(), "free": count(), "held": count("Over `slots` while slots were taken away.")}),
     "handsOutCredits": flag("False while a forced restart waits for the running calls."),
-    "states": record({state: count() for state in _STATES}),
+    "states": _BY_STATE,
     "claimsTotal": count(),
     "claims": array(_CLAIM, "The oldest ones."),
     "epoch": count("0 before the first baseline."),
@@ -149,6 +151,33 @@ ADMIN_SCHEMAS: Final[dict[str, Schema]] = {
             "pendingPrompts": count(),
             "waitingCalls": count(),
             "heldSlots": count(),
+        }
+    ),
+    "AdminReload": record(
+        {
+            "dryRun": flag("Nothing was changed."),
+            "changes": array(
+                record(
+                    {
+                        "key": text("Backends and models by their names: `models.chat.slots`."),
+                        "before": {"description": "Null where it was not set, and for every secret."},
+                        "after": {"description": "Likewise."},
+                    }
+                )
+            ),
+            "modelsAdded": array(text()),
+            "modelsRemoved": array(text()),
+            "leaving": array(
+                record(
+                    {
+                        "identity": IDENTITY_ID,
+                        "states": _BY_STATE,
+                        "waitingCalls": count(),
+                        "pendingPrompts": count(),
+                    }
+                ),
+                "Identities that no model has any more, and what of them has not ended.",
+            ),
         }
     ),
     "AdminAudit": record(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 from api import errors as own
 from api.guard import TooManyRequestsInFlightError
 from api.hardened import refusals
+from api.ownership import IdentityOwnedError, OwnershipError
 from api.rate import RateLimitError
 from api.v2.control import OperatorsOnlyError
 from governor import errors as governor
 from governor.modelcontrol import SeveralBackendsError
 from governor.reads import ReadQueueFullError
+from governor.reload import ReloadNeedsRestartError, ReloadNotPossibleError
 from governor.requests import DecoupledModelError, NotServedError, RequestRefusedError, TensorDataError
 
 from .shapes import array, const, count, one_of, record, text
@@ -170,6 +172,11 @@ _ALL: Final = (
     _of(governor.EpochChangedError, expectedEpoch=count(), epoch=count()),
     _of(governor.OperationInProgressError),
     _of(governor.BaselineUnavailableError),
+    _of(governor.ConfigError, problems=array(text(), "Each mistake with its place.")),
+    _of(ReloadNeedsRestartError, keys=array(text(), "What cannot change while the governor runs.")),
+    _of(ReloadNotPossibleError),
+    _of(IdentityOwnedError),
+    _of(OwnershipError),
     _of(governor.BackendProtocolError, optional=("limit",), limit=count()),
 )  # fmt: skip
 

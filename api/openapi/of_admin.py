@@ -8,7 +8,7 @@ from api.admin.decode import DRAIN_MS_MAX, OPERATOR_CHARS_MAX, REASON_CHARS_MAX
 
 from .admin_schemas import IDENTITY_ID
 from .operations import Answer, Operation, Parameter
-from .shapes import count, record, ref, table, text
+from .shapes import count, flag, record, ref, table, text
 
 if TYPE_CHECKING:
     from .shapes import Schema
@@ -128,6 +128,25 @@ OPERATIONS: Final = (
             errors=("invalid_field", "invalid_reason", "daemon_draining"),
         )
         for act, summary in (("drain", "Accept nothing new"), ("undrain", "Accept new work again"))
+    ),
+    _operation(
+        "POST",
+        "/reload",
+        "adminReload",
+        "Read the configuration again and put it in force",
+        (Answer(200, "It is in force, or would be.", ref("AdminReload")),),
+        body=record(optional={**_WHY, **_WHO, "dryRun": flag("Tell only what would be done.")}),
+        errors=(
+            "invalid_field",
+            "invalid_reason",
+            "daemon_draining",
+            "operation_in_progress",
+            "config_invalid",
+            "reload_needs_restart",
+            "reload_not_possible",
+            "identity_owned",
+            "ownership_unavailable",
+        ),
     ),
     _operation(
         "GET",

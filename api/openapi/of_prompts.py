@@ -41,6 +41,7 @@ OPERATIONS: Final = (
         body=_PROMPT,
         client_id=True,
         errors=(
+            "unknown_model",
             "session_closing",
             "invalid_event_detail_mode",
             "invalid_prompt",

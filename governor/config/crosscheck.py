@@ -120,7 +120,7 @@ def _backends(backends: Sequence[View] | None) -> Iterator[Problem]:
         if url is None:
             continue
         path: KeyPath = ("backends", index, "url")
-        earlier = servers.setdefault(_server_key(url), path)
+        earlier = servers.setdefault(server_key(url), path)
         if earlier != path:
             yield Problem(
                 path,
@@ -133,7 +133,7 @@ def _backends(backends: Sequence[View] | None) -> Iterator[Problem]:
 _METRICS_ADVICE = "metrics prove ends for the process they come from; give each backend its own, or leave it out"
 
 
-def _server_key(url: str) -> str:
+def server_key(url: str) -> str:
     """The URL with the usual other spelling of this machine folded; only for comparison."""
     parts = urlsplit(url)
     return url.replace("localhost", "127.0.0.1", 1) if parts.hostname == "localhost" else url

@@ -1,9 +1,10 @@
 """Identities: the shell around the ledger. One nursery each; calls, lanes, poller and epoch actor are its tasks."""
 
 from governor.identity.call import Call, CallRequest, CallState, Head, answer_too_large
-from governor.identity.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics, IdentityTotals
+from governor.identity.identity import Identity
 from governor.identity.inspect import ClaimView, IdentityView, ReadingsView, inspect
 from governor.identity.operator import ForgottenClaim, RestartReport
+from governor.identity.values import IdentityKey, IdentitySettings, IdentityStatistics, IdentityTotals
 
 __all__ = [
     "Call",

@@ -8,7 +8,6 @@ poller is told whether it is wanted.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,6 +36,7 @@ from governor.identity.lanes import LanePool
 from governor.identity.notes import ClaimNotes
 from governor.identity.operator import OperatorExits
 from governor.identity.readings import ReadingWatch
+from governor.identity.values import IdentityStatistics, IdentityTotals
 from governor.recent import VerdictTeller, unobserved
 from governor.triton.lane import CallEnd
 from governor.triton.outcomes import CallKind, counted, speaks_for_triton
@@ -47,76 +47,15 @@ if TYPE_CHECKING:
 
     from governor.core.claims import Claim
     from governor.core.counting import Reading
-    from governor.core.evidence import LedgerSnapshot, LedgerTotals, OnFall, Ticket, Verdict
+    from governor.core.evidence import Ticket, Verdict
     from governor.identity.port import LanePort, ModelPort
+    from governor.identity.values import IdentityKey, IdentitySettings
     from governor.recent import Observer
     from governor.tracing import Tracer
     from governor.triton.metadata import ModelFacts
 
 _log = structlog.get_logger(__name__)
 _ERROR_BODY_MAX = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class IdentityKey:
-    """Names an identity: two servers with a model of the same name are two identities."""
-
-    backend: str
-    model: str
-
-    def __str__(self) -> str:
-        return f"{self.backend}/{self.model}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdentitySettings:
-    """The bounds of one identity. Times in seconds."""
-
-    slots: int
-    max_waiting: int
-    lane_idle_s: float
-    call_limit_s: float
-    poll_interval_s: float
-    settle_s: float
-    on_fall: OnFall
-    max_unprovable_age_s: float | None = None
-
-
-@dataclass(slots=True)
-class IdentityTotals:
-    """Counts since the identity was made; they only grow."""
-
-    calls: int = 0
-    refused: int = 0
-    undelivered: int = 0
-    broken: int = 0
-    answered: int = 0
-    abandoned: int = 0
-    readings: int = 0
-    readings_failed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityStatistics:
-    """A copy of what an identity shows to metrics, readiness and the operator.
-
-    Attributes:
-        oldest_waiting_s: seconds that the longest waiting call has waited; None when none waits.
-        oldest_claims_s: seconds since the oldest claim of each state got its credit; only states that have one.
-        chronicle: how long things took; no copy.
-    """
-
-    key: IdentityKey
-    ledger: LedgerSnapshot
-    ledger_totals: LedgerTotals
-    totals: IdentityTotals
-    waiting: int
-    polling: bool
-    last_reading_error: str | None
-    facts: ModelFacts | None
-    chronicle: Chronicle
-    oldest_waiting_s: float | None
-    oldest_claims_s: dict[ClaimState, float]
 
 
 class Identity:
@@ -210,6 +149,17 @@ class Identity:
         call.end(full)
         return full
 
+    def reconfigure(self, settings: IdentitySettings) -> None:
+        """Other bounds are in force. Of slots taken away, those that are held come back as their claims end (E1).
+
+        How evidence is taken (the interval, what a fall means) does not change while the identity lives.
+        """
+        self.settings = settings
+        self._ledger.slots = settings.slots
+        self._queue.limit = settings.max_waiting
+        self._lanes.idle_s = settings.lane_idle_s
+        self.settle()
+
     def drain(self) -> None:
         """Takes no more calls and lets those without a credit end; started ones go on."""
         self._draining = True
@@ -229,6 +179,11 @@ class Identity:
         """An operator has the model loaded or unloaded: what it is must be asked again (E7, E12)."""
         self._lives_begun += 1
         self.facts = None
+
+    @property
+    def is_busy(self) -> bool:
+        """A slot is held, or a call waits for one."""
+        return bool(self._ledger.claims) or len(self._queue) > 0
 
     @property
     def claims(self) -> Mapping[int, Claim]:

@@ -11,8 +11,9 @@ import trio
 if TYPE_CHECKING:
     from governor.core.claims import Claim, ClaimState
     from governor.core.counting import Reading
-    from governor.identity.identity import Identity, IdentityStatistics
+    from governor.identity.identity import Identity
     from governor.identity.notes import ClaimNote
+    from governor.identity.values import IdentityStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,14 @@ class LanePool:
         make: makes a lane; called only when every free one is in use.
         idle_s: seconds after which an unused connection is closed, because an idle open connection delays the
             backend's own shutdown.
+
+    Attributes:
+        idle_s: as given; may be changed.
     """
 
     def __init__(self, make: Callable[[], LanePort], *, idle_s: float) -> None:
         self._make = make
-        self._idle_s = idle_s
+        self.idle_s = idle_s
         self._free: list[tuple[float, LanePort]] = []
         self._returned = trio.Event()
 
@@ -49,8 +52,8 @@ class LanePool:
                 self._returned = trio.Event()
                 await self._returned.wait()
                 continue
-            await trio.sleep_until(min(since_s for since_s, _ in connected) + self._idle_s)
+            await trio.sleep_until(min(since_s for since_s, _ in connected) + self.idle_s)
             now_s = trio.current_time()
             for since_s, lane in self._free:
-                if since_s + self._idle_s <= now_s:  # the same sum as above: rounding must not make it spin
+                if since_s + self.idle_s <= now_s:  # the same sum as above: rounding must not make it spin
                     lane.close()

@@ -11,6 +11,7 @@ import pytest
 from api import cli
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from governor.config import Config
@@ -41,7 +42,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """What would have been served."""
     seen: list[Config] = []
 
-    async def serve(config: Config) -> None:
+    async def serve(config: Config, *, load: Callable[[], Config]) -> None:
+        assert load() == config, "read again, the flags and the environment still go before the file"
         seen.append(config)
 
     monkeypatch.setattr("api.main.serve", serve)
@@ -105,7 +107,7 @@ def test_what_keeps_it_from_serving_is_one_sentence(
 ) -> None:
     from api.serving import ListenError
 
-    async def serve(_: Config) -> None:
+    async def serve(_: Config, *, load: Callable[[], Config]) -> None:
         raise ListenError("Cannot listen on 127.0.0.1:4170: in use.")
 
     monkeypatch.setattr("api.main.serve", serve)

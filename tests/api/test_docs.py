@@ -34,8 +34,8 @@ PARTS = {
 }
 NOT_AN_ANSWER = {
     # Bases that are never raised, and what the process ends with instead of answering it.
-    "refused", "backend_error", "prompt_ended", "prompt_cancelled", "config_invalid", "listen_failed",
-    "application_failed", "hypercorn_version_unsupported", "identity_owned", "ownership_unavailable",
+    "refused", "backend_error", "prompt_ended", "prompt_cancelled", "listen_failed",
+    "application_failed", "hypercorn_version_unsupported",
     "governor_failed",
 }  # fmt: skip
 

@@ -18,7 +18,9 @@ import trio
 from api.main import GovernorFailedError, serve
 from api.ownership import IdentityOwnedError, owned_identities
 from api.serving import ListenError
+from governor.config import ModelConfig
 from governor.core.claims import ClaimState
+from governor.errors import ConfigError
 from governor.service import Governor
 from tests.api.harness import PATIENCE_S, ApiWorld, make_config
 from tests.shell.fakes import FakePort
@@ -85,7 +87,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(monkeypatch: pytest.MonkeyPatch, config: Config | None = None) -> AsyncIterator[Running]:
+async def running(
+    monkeypatch: pytest.MonkeyPatch, config: Config | None = None, load: Callable[[], Config] | None = None
+) -> AsyncIterator[Running]:
     """`serve` with a fake backend; ended by a signal at the end, unless it has ended before."""
     config = config if config is not None else make_config(server=SERVER)
     async with trio.open_nursery() as nursery:
@@ -103,7 +107,7 @@ async def running(monkeypatch: pytest.MonkeyPatch, config: Config | None = None)
         async def run(*, task_status: trio.TaskStatus[str]) -> None:
             try:
                 async with trio.open_nursery() as inner:
-                    urls = await inner.start(partial(serve, config))
+                    urls = await inner.start(partial(serve, config, load=load))
                     task_status.started(urls[0])
             except* Exception as group:  # noqa: BLE001  # the tests look at it
                 up[0].error = group.exceptions[0]
@@ -232,6 +236,36 @@ async def test_a_call_beyond_the_grace_does_not_hold_the_end_up(monkeypatch: pyt
         assert await up.end(within_s=3) < 1.5
         assert up.error is None
         nursery.cancel_scope.cancel()
+
+
+async def test_sighup_reads_the_configuration_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a mistake in it ends nothing. A removed model's lock is given back once nothing of it is left."""
+    second = ModelConfig(name="other", triton_model="m2", backend="b", slots=1, kind="generate")
+    first, both = make_config(server=SERVER), make_config(server=SERVER, model={"slots": 3}, more_models=(second,))
+    alone = make_config(server=SERVER, model={"name": "other", "triton_model": "m2"})
+    steps: list[Config | ConfigError] = [both, ConfigError(["all wrong"]), first]
+
+    def load() -> Config:
+        step = steps.pop(0)
+        if isinstance(step, ConfigError):
+            raise step
+        return step
+
+    async with running(monkeypatch, first, load) as up, up.client() as client:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await up.until(lambda: len(up.governor.models) == 2)
+        assert next(iter(up.governor.identities.values())).statistics().ledger.slots == 3
+        with pytest.raises(IdentityOwnedError), owned_identities(alone):
+            pass
+        os.kill(os.getpid(), signal.SIGHUP)
+        await up.until(lambda: len(steps) == 1)
+        assert (await client.get("/capabilities")).json()["modelServices"][1]["id"] == "other"
+        os.kill(os.getpid(), signal.SIGHUP)
+        await up.until(lambda: len(up.governor.identities) == 1)
+        with owned_identities(alone):
+            pass
+        assert await up.end(within_s=3) < 1.5
+        assert up.error is None
 
 
 async def test_a_governor_that_fails_ends_the_service_with_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:

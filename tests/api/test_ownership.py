@@ -131,3 +131,24 @@ def test_without_a_runtime_folder_the_temporary_one_serves(tmp_path: Path, monke
         folder = tmp_path / f"governor-{os.getuid()}"
         assert folder.stat().st_mode & 0o777 == 0o700
         assert [path.read_text() for path in folder.iterdir()] == [f"{os.getpid()}\n"]
+
+
+def test_further_identities_are_taken_all_or_none_and_given_back_one_by_one() -> None:
+    """A reload adds some and takes some away, while the others stay held."""
+    here, second, foreign = ("http://127.0.0.1:8000", "n"), ("http://127.0.0.1:8000", "o"), "http://127.0.0.1:8000"
+    with other_process(), owned_identities(make_config(model={"triton_model": "own"})) as owned:
+        with pytest.raises(IdentityOwnedError):
+            owned.take([here, (foreign, "m"), second])
+        with owned_identities(make_config(model={"triton_model": "n"})):
+            pass  # it was not kept
+        owned.take([here, second])
+        owned.take([here])
+        with pytest.raises(IdentityOwnedError), owned_identities(make_config(model={"triton_model": "n"})):
+            pass
+        owned.give_back(*here)
+        with owned_identities(make_config(model={"triton_model": "n"})):
+            pass
+        with pytest.raises(IdentityOwnedError), owned_identities(make_config(model={"triton_model": "o"})):
+            pass
+    with owned_identities(make_config(model={"triton_model": "o"})):
+        pass
