@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from werkzeug.routing import BaseConverter
 
+from .acp.routes import blueprint as acp
 from .auth import Gate
 from .context import GovernorApp, check_rate
 from .errors import install_error_handlers
@@ -55,7 +56,7 @@ def create_app(governor: Governor, source: ConfigSource | None = None) -> Govern
     # The guard bounds bodies, the server their pace; Quart's own limits would only answer in other words.
     app.config["MAX_CONTENT_LENGTH"] = None
     app.config["BODY_TIMEOUT"] = None
-    for blueprint in BLUEPRINTS:
+    for blueprint in (*BLUEPRINTS, acp):
         app.register_blueprint(blueprint)
     install_error_handlers(app)
     app.before_request(check_rate)

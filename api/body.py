@@ -20,7 +20,16 @@ async def json_object() -> dict[str, JsonValue]:
         InvalidRequestError: it is no JSON.
         UnsupportedEncodingError: it is compressed.
     """
+    return decode_object(request.headers.get("Content-Type"), await plain_body())
+
+
+async def plain_body() -> bytes:
+    """The body as it was sent.
+
+    Raises:
+        UnsupportedEncodingError: it is compressed.
+    """
     body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise UnsupportedEncodingError
-    return decode_object(request.headers.get("Content-Type"), body)
+    return body

@@ -11,6 +11,7 @@ from quart_trio import QuartTrio
 from governor.config.crosscheck import is_loopback
 from governor.operations import Operations
 
+from .acp.connection import Connections
 from .admin.stream import StateFeed
 from .errors import SessionIdConflictError
 from .rate import RateLimiter, caller_name, tier_of
@@ -70,6 +71,7 @@ class GovernorApp(QuartTrio):
         rate_limiter: how often callers may ask; None where nothing is limited.
         operations: what operators can do to it.
         admin_feed: what operators listen to.
+        acp: the connections of clients that speak ACP.
     """
 
     collector: GovernorCollector
@@ -81,6 +83,7 @@ class GovernorApp(QuartTrio):
         self.rate_limiter = RateLimiter.of(governor.config.limits)
         self.operations = Operations(governor, source)
         self.admin_feed = StateFeed(governor)
+        self.acp = Connections(governor)
         self.loopback = is_loopback(governor.config.server.host)
 
 

@@ -195,11 +195,16 @@ async def send_error(send: ASGISendCallable, error: GovernorError) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
+def note_error(error: GovernorError) -> None:
+    """The answer of the current request, whatever it looks like, tells this error: the guard is to know of it."""
+    cast("dict[str, object]", request.scope)[ERROR_KEY] = error
+
+
 def install_error_handlers(app: Quart) -> None:
     """Makes every error of a route a JSON answer; what nobody expected comes as Quart's 500, logged by Quart."""
 
     async def governor_error(error: GovernorError) -> Response:
-        cast("dict[str, object]", request.scope)[ERROR_KEY] = error
+        note_error(error)
         return error_response(error)
 
     async def http_error(error: HTTPException) -> Response:

@@ -22,7 +22,7 @@ CALLERS_MAX: Final = 10_000
 """Callers that are remembered; beyond them the one that was longest not seen is forgotten, and begins anew."""
 _WINDOW_S: Final = 60.0
 _ROUNDING_S: Final = 1e-6
-_EXEMPT: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+_EXEMPT: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/acp"})
 
 
 class RateLimitError(RefusedError):
@@ -103,9 +103,9 @@ class RateLimiter:
 
 
 def tier_of(method: str, path: str) -> Tier | None:
-    """The kind of a request; None for those that are never limited.
+    """The kind of a request; None for those that are not limited here.
 
-    They are probes, streams, heartbeats, Triton's routes and the operator's.
+    They are probes, streams, heartbeats, Triton's routes, the operator's, and `/acp`, which counts its messages itself.
     """
     if method == "OPTIONS" or path in _EXEMPT or f"{path}/".startswith(("/v2/", "/admin/")):
         return None

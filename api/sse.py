@@ -6,7 +6,7 @@ frames, so a client may leave at any moment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 from quart.wrappers.response import ResponseBody
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from governor.session import EventStream
+    from governor.core.events import Frame
 
 STREAM_HEAD: Final = {
     "Content-Type": "text/event-stream",
@@ -27,6 +27,16 @@ STREAM_HEAD: Final = {
 GREETING: Final = b"retry: 3000\n\n"
 HEARTBEAT: Final = b": heartbeat\n\n"
 _REPLAYED: Final = b"event: replay_complete\n"
+
+
+class FrameSource(Protocol):
+    """Where the frames of a stream come from."""
+
+    async def next_frame(self) -> Frame | None:
+        """The next frame; None at the end. Cancelled, it takes none."""
+
+    def close(self) -> None:
+        """Nobody reads any more. Synchronous, any number of times."""
 
 
 class EventBody(ResponseBody):
@@ -42,7 +52,7 @@ class EventBody(ResponseBody):
 
     def __init__(
         self,
-        stream: EventStream,
+        stream: FrameSource,
         *,
         heartbeat_s: float,
         snapshot: Callable[[], bytes] | None = None,

@@ -16,6 +16,8 @@ from .views import iso, summary
 from .wire import WORKSPACE_CWD
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from governor.errors import JsonValue
     from governor.service import Governor
 
@@ -41,13 +43,16 @@ def deep_health(governor: Governor, now_ms: int) -> View:
     }
 
 
-def daemon_status(governor: Governor, now_ms: int, rejected: dict[str, int] | None, *, full: bool) -> View:
+def daemon_status(
+    governor: Governor, now_ms: int, rejected: dict[str, int] | None, acp: Mapping[str, int], *, full: bool
+) -> View:
     """The whole report.
 
     Args:
         governor: whose.
         now_ms: Unix milliseconds.
         rejected: requests that the rate limiter has refused, by tier; None where there is no limiter.
+        acp: connections and streams of ACP clients.
         full: with every session.
     """
     config, statistics = governor.config, governor.statistics()
@@ -82,16 +87,8 @@ def daemon_status(governor: Governor, now_ms: int, rejected: dict[str, int] | No
             "channel": {"live": any(backend.status.problem is None for backend in governor.backends.values())},
             "channelWorker": {"enabled": False, "state": "disabled", "channels": []},
             "transport": {
-                "restSseActive": statistics.subscribers,
-                "acp": {
-                    "enabled": False,
-                    "connections": 0,
-                    "connectionStreams": 0,
-                    "sessionStreams": 0,
-                    "sseStreams": 0,
-                    "wsStreams": 0,
-                    "pendingClientRequests": 0,
-                },
+                "restSseActive": statistics.subscribers - acp["sessionStreams"],
+                "acp": {"enabled": True, **acp},
             },
             "rateLimit": {"enabled": rejected is not None, "rejectedSinceStart": {**(rejected or {})}},
             "activity": {

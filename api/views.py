@@ -44,6 +44,22 @@ def models_state(session: Session, models: Iterable[str]) -> View:
     return {"models": {"currentModelId": session.served.config.name, "availableModels": available}}
 
 
+def page_of(sessions: Iterable[Session], size: int, before: int | None) -> tuple[list[Session], str | None]:
+    """One page of sessions, the newest first.
+
+    Args:
+        sessions: all of them.
+        size: the most that a page has.
+        before: number of the last session of the page before; None for the first page.
+
+    Returns:
+        The page, and the cursor of the next one; None if there is none.
+    """
+    newest_first = sorted(sessions, key=lambda session: session.number, reverse=True)
+    rest = [session for session in newest_first if before is None or session.number < before]
+    return rest[:size], str(rest[size - 1].number) if len(rest) > size else None
+
+
 def summary(session: Session) -> View:
     """A session in the list of sessions, and the answer of its status route."""
     history = session.history

@@ -74,11 +74,21 @@ def decode_object(content_type: str | None, body: bytes) -> dict[str, JsonValue]
     media_type = (content_type or "").partition(";")[0].strip().lower()
     if not body.strip() or not (media_type == "application/json" or media_type.endswith("+json")):
         return {}
+    value = parse_json(body)
+    return value if isinstance(value, dict) else {}
+
+
+def parse_json(body: bytes) -> JsonValue:
+    """Bytes as JSON, strictly.
+
+    Raises:
+        InvalidRequestError: `invalid_json`: they are none.
+    """
     try:
         value: JsonValue = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError("Invalid JSON in request body", code="invalid_json") from error
-    return value if isinstance(value, dict) else {}
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

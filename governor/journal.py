@@ -79,14 +79,15 @@ async def replay_of(kept: Kept) -> Replay:
         if size >= _BYTES_AT_ONCE:
             await trio.lowlevel.checkpoint()
             size = 0
-        events.append(_envelope(frame))
+        events.append(envelope_of(frame))
         size += len(frame.data)
     ends = [position for position, event in enumerate(events) if event["type"] in TERMINALS]
     over = ends[-1] + 1 if ends else 0
     return Replay(compact(events[:over]), events[over:])
 
 
-def _envelope(frame: Frame) -> Event:
+def envelope_of(frame: Frame) -> Event:
+    """What a frame holds: the event as it was told."""
     text = frame.data.decode("utf-8", "surrogatepass")
     _, _, line = text.partition(_DATA.decode())
     return cast("Event", json.loads(line))

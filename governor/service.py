@@ -26,10 +26,11 @@ from governor.triton.model import TritonModel
 from governor.turn import ServedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from governor.backend import ServerCheck
     from governor.config import BackendConfig, Config, EvidenceConfig, LimitsConfig, ModelConfig
+    from governor.errors import JsonValue
     from governor.identity.port import LanePort, ModelPort
     from governor.tracing import Tracer
 
@@ -126,6 +127,7 @@ class Governor:
         self._make_port = make_port
         self._make_backend = partial(Backend, check=check, make_lane=make_lane)
         self._turns: trio.Nursery | None = None
+        self._at_drain: list[Callable[[], None]] = []
         self._owned: dict[Identity | Backend, trio.CancelScope] = {}
         self._leaving: set[IdentityKey] = set()
         self.backends = {backend.name: self._make_backend(backend) for backend in config.backends}
@@ -178,6 +180,22 @@ class Governor:
         self.sessions.clear()
         for identity in self.identities.values():
             identity.drain()
+        for callback in self._at_drain:
+            callback()
+
+    def at_drain(self, callback: Callable[[], None]) -> None:
+        """Has `callback` run at the end of `drain`, when every prompt has settled. It must neither block nor raise."""
+        self._at_drain.append(callback)
+
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Runs a task that must not end with the request that asks for it. It ends with the governor at the latest.
+
+        Raises:
+            DrainingError: the governor accepts nothing more.
+        """
+        if self.draining or self._turns is None:
+            raise DrainingError
+        self._turns.start_soon(task)
 
     async def _close_idle_sessions(self) -> None:
         while True:
@@ -327,6 +345,21 @@ class Governor:
         if self.draining:
             raise DrainingError
         raise SessionNotFoundError(session_id)
+
+    def switch_model(self, session: Session, name: str, originator: str | None = None) -> ServedModel:
+        """Sends the turns of a session that begin from now on to another model; its subscribers are told either way.
+
+        Raises:
+            UnknownModelError: there is none of this name; nothing has changed.
+        """
+        try:
+            served = self.model(name)
+        except UnknownModelError as unknown:
+            failed: dict[str, JsonValue] = {"requestedModelId": name, "error": unknown.message}
+            session.announce("model_switch_failed", failed, originator)
+            raise
+        session.switch_model(served, originator)
+        return served
 
     def close_session(self, session_id: str, *, reason: str = "client_close", closed_by: str | None = None) -> None:
         """Closes a session; its pending prompts get their terminal event.

@@ -71,6 +71,7 @@ class _Turn:
     prompt: Prompt
     record: TurnRecord
     retry: bool
+    on_settled: Callable[[TurnRecord], None] | None = None
     silent: bool = False
     gate: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -166,6 +167,7 @@ class Session:
         originator: str | None = None,
         retry: bool = False,
         cancelled: bool = False,
+        on_settled: Callable[[TurnRecord], None] | None = None,
     ) -> Admission:
         """Accepts a prompt in one synchronous step (S2). Its turn begins when `let_start` is called.
 
@@ -175,6 +177,8 @@ class Session:
             originator: client id, copied into the prompt's events.
             retry: if the turn before this one failed, the text was told by that one and is not told again.
             cancelled: the caller has already cancelled.
+            on_settled: called once, with how the prompt ended, right after its terminal event was published. It must
+                neither block nor raise.
 
         Raises:
             SessionNotFoundError: the session is closing.
@@ -196,7 +200,7 @@ class Session:
         self._totals.prompts_admitted += 1
         _log.info("prompt_admitted", session=self.id, prompt=prompt.id, pending=self.pending_count)
         now_ms = self._now_ms()
-        turn = _Turn(prompt, self.history.admit(prompt.id, text, now_ms, originator), retry)
+        turn = _Turn(prompt, self.history.admit(prompt.id, text, now_ms, originator), retry, on_settled)
         if self._tracer is not None:
             turn.span = self._tracer.prompt(self.id, prompt.id)
         self._turns[prompt.id] = turn
@@ -397,6 +401,8 @@ class Session:
             self._publish(turn, "turn_error", error_fields(error))
         else:
             self._publish(turn, "turn_complete", _completion(turn.record))
+        if turn.on_settled is not None:
+            turn.on_settled(turn.record)
         if turn.prompt.queued_at_admission or removed:
             self._publish(turn, "pending_prompt_completed", {"state": "removed" if removed else "completed"})
         self._queue.settle(turn.prompt, outcome)

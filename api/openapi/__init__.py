@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from . import of_admin, of_inference, of_prompts, of_service, of_sessions, of_triton
+from . import of_acp, of_admin, of_inference, of_prompts, of_service, of_sessions, of_triton
 from .build import build
 from .failures import FAILURES
 from .operations import Answer, Operation, Parameter
@@ -27,6 +27,7 @@ TAGS: Final = {
     "prompts": "Prompts, their queue, and what is told of them.",
     "inference": "Triton's own inference routes, each call under a slot credit.",
     "triton": "Triton's own other routes.",
+    "acp": "The same sessions by JSON-RPC, as ACP has them.",
     "service": "The governor itself.",
     "admin": "What operators see and do, behind a token of their own.",
 }
@@ -35,6 +36,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *of_prompts.OPERATIONS,
     *of_inference.OPERATIONS,
     *of_triton.OPERATIONS,
+    *of_acp.OPERATIONS,
     *of_service.OPERATIONS,
     *of_admin.OPERATIONS,
 )

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from api import errors as own
+from api.acp import errors as acp
 from api.guard import TooManyRequestsInFlightError
 from api.hardened import refusals
 from api.ownership import IdentityOwnedError, OwnershipError
@@ -148,6 +149,11 @@ _ALL: Final = (
     _invalid("unsupported_content_block", "A prompt holds something else than text."),
     _invalid("invalid_prompt_text", "A text block has no text that can be sent."),
     _invalid("invalid_deadline_ms", "`deadlineMs` is no positive whole number."),
+    # Of the streams of ACP; what a message of it is refused with is JSON-RPC
+    _of(acp.NotAcceptableError),
+    _of(acp.NoConnectionIdError),
+    _of(acp.UnknownConnectionError),
+    _of(acp.SessionNotOwnedError, sessionId=_SESSION),
     # Of backends
     _of(governor.CreditQueueFullError, model=_MODEL, limit=count()),
     _of(governor.CreditWaitTimeoutError, model=_MODEL, waitedMs=count()),

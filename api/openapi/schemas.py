@@ -193,7 +193,8 @@ _RUNTIME: Final = record(
                         "sessionStreams": count(),
                         "sseStreams": count(),
                         "wsStreams": count(),
-                        "pendingClientRequests": count(),
+                        "pendingClientRequests": count("Requests of the governor; it sends none."),
+                        "pendingRequests": count("Requests whose responses were not read yet."),
                     }
                 ),
             }

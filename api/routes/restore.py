@@ -13,11 +13,11 @@ from governor.journal import replay_of
 
 from ..body import json_object
 from ..context import caller_id, caller_of, this_app
+from ..departure import forget
 from ..errors import json_response
 from ..guard import if_lost
 from ..views import models_state, opened
 from ..wire import check_restore, decode_branch_name
-from .sessions import forget
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue

@@ -38,7 +38,7 @@ async def status() -> Response:
     app = this_app()
     rejected = app.rate_limiter.rejected if app.rate_limiter is not None else None
     full = request.args.get("detail") == "full"
-    return json_response(daemon_status(app.governor, app.governor.now_ms(), rejected, full=full))
+    return json_response(daemon_status(app.governor, app.governor.now_ms(), rejected, app.acp.statistics(), full=full))
 
 
 @blueprint.get("/healthz")

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response, request
 
-from governor.errors import UnknownModelError
-
 from ..body import json_object
 from ..context import caller_id, caller_of, this_app
+from ..departure import forget
 from ..errors import empty_response, json_response
 from ..guard import if_lost
-from ..views import opened, summary
+from ..views import opened, page_of, summary
 from ..wire import check_cwd, decode_create, decode_display_name, decode_model_id, decode_page
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
-    from governor.service import Governor
-    from governor.session import Session
 
 blueprint = Blueprint("sessions", __name__)
 
@@ -38,14 +35,6 @@ async def create_session() -> Response:
     if wanted.model is not None and not attached:
         body["modelApplied"] = True
     return json_response(body)
-
-
-def forget(governor: Governor, session: Session, client_id: str, *, made: bool) -> None:
-    """A caller never learned that it was registered. A session that was made for it goes, unless somebody uses it."""
-    session.clients.unregister(client_id)
-    used = len(session.clients) or session.pending_count or session.log.subscriber_count
-    if made and not used and not session.closed:
-        governor.close_session(session.id, reason="client_gone")
 
 
 @blueprint.delete("/session/<session_id>")
@@ -82,11 +71,10 @@ async def list_sessions(cwd: str) -> Response:
     """Live sessions, the newest first. There are no folders, so the path only has to look like one."""
     check_cwd(cwd)
     size, before = decode_page(request.args.get("size"), request.args.get("cursor"))
-    sessions = sorted(this_app().governor.sessions.values(), key=lambda session: session.number, reverse=True)
-    rest = [session for session in sessions if before is None or session.number < before]
-    told: dict[str, JsonValue] = {"sessions": [summary(session) for session in rest[:size]]}
-    if len(rest) > size:
-        told["nextCursor"] = str(rest[size - 1].number)
+    page, cursor = page_of(this_app().governor.sessions.values(), size, before)
+    told: dict[str, JsonValue] = {"sessions": [summary(session) for session in page]}
+    if cursor is not None:
+        told["nextCursor"] = cursor
     return json_response(told)
 
 
@@ -119,11 +107,5 @@ async def model(session_id: str) -> Response:
     session = governor.session(session_id)
     wanted = decode_model_id(body)
     client_id = caller_of(session)
-    try:
-        served = governor.model(wanted)
-    except UnknownModelError as unknown:
-        failed: dict[str, JsonValue] = {"requestedModelId": wanted, "error": unknown.message}
-        session.announce("model_switch_failed", failed, client_id)
-        raise
-    session.switch_model(served, client_id)
+    served = governor.switch_model(session, wanted, client_id)
     return json_response({"modelId": served.config.name})

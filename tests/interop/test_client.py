@@ -99,3 +99,11 @@ async def test_a_token_opens_every_route_and_nothing_else_does(govern: Govern) -
     token = "0123456789abcdef0123456789abcdef"
     async with govern(limits=f'[tokens]\napi = "{token}"') as governor:
         await run_script("token", {"url": governor.url, "token": token})
+
+
+async def test_the_clients_acp_transport_works_as_well(shared_url: str) -> None:
+    """A4: responses on streams, none missed though its 202 comes on another connection; and nothing is left behind."""
+    sessions = await metric(shared_url, "vig_sessions")
+    await run_script("acp", {"url": shared_url, "turns": 30})
+    await no_subscriber_left(shared_url)
+    assert await metric(shared_url, "vig_sessions") <= sessions + 2

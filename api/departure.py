@@ -1,0 +1,17 @@
+"""What becomes of a session whose caller never learned of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from governor.service import Governor
+    from governor.session import Session
+
+
+def forget(governor: Governor, session: Session, client_id: str, *, made: bool) -> None:
+    """A caller never learned that it was registered. A session that was made for it goes, unless somebody uses it."""
+    session.clients.unregister(client_id)
+    used = len(session.clients) or session.pending_count or session.log.subscriber_count
+    if made and not used and not session.closed:
+        governor.close_session(session.id, reason="client_gone")
