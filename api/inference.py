@@ -20,6 +20,7 @@ from governor.triton.outcomes import CallKind
 from governor.triton.wire import WireRequest, model_path
 
 from .errors import WrongMethodError, send_error
+from .v2.bodies import SMALL_BYTES, BodyBudget, declared_bytes, read_body
 from .v2.head import longest_wait_s, request_head
 from .v2.models import find
 
@@ -83,6 +84,7 @@ class Inference:
     def __init__(self, app: ASGIFramework, governor: Governor) -> None:
         self._app = app
         self._governor = governor
+        self._bodies = BodyBudget(governor.config.server.max_large_body_bytes)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Serves one ASGI scope."""
@@ -93,9 +95,47 @@ class Inference:
         if scope["method"] != "POST":
             await send_error(send, WrongMethodError(scope["method"], ["POST"]))
             return
-        body = await _whole_body(receive)
-        if body is None:
+        size = declared_bytes(scope)
+        if size is None or size > SMALL_BYTES:
+            await self._serve_large(scope, match, size or 0, receive, send)
+        else:
+            await self._serve(scope, match, await read_body(receive), receive, send)
+
+    async def _serve_large(
+        self,
+        scope: HTTPScope,
+        match: re.Match[str],
+        declared: int,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> None:
+        limits = self._governor.config.limits
+        give_up_at = trio.current_time() + limits.max_credit_wait_ms / 1000
+        size = declared or limits.max_body_bytes
+        try:
+            reserved = await self._bodies.reserve(_fairness_key(scope), size, give_up_at=give_up_at)
+        except GovernorError as error:
+            await send_error(send, error)
             return
+        try:
+            body = await read_body(receive, declared)
+            if body is not None:
+                # A body of no declared length may be smaller than it had to be taken for.
+                reserved = self._bodies.shrink(reserved, len(body))
+            await self._serve(scope, match, body, receive, send)
+        finally:
+            self._bodies.release(reserved)
+
+    async def _serve(
+        self,
+        scope: HTTPScope,
+        match: re.Match[str],
+        body: bytes | None,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> None:
+        if body is None:
+            return  # the client left before its end
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
             await self._answer(scope, match, body, send)
@@ -215,18 +255,6 @@ class _Relay:
             frame = f"\n\ndata: {json.dumps(error.body())}\n\n".encode()
             await self._send_body(frame, more=False)
         # Else the answer stays without its end: the server closes the connection, and the caller sees the cut.
-
-
-async def _whole_body(receive: ASGIReceiveCallable) -> bytes | None:
-    """The request's body, its size bounded by the guard; None when the client left before its end."""
-    pieces: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(pieces)
 
 
 async def _cancel_when_gone(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:

@@ -16,6 +16,7 @@ from api.guard import TooManyRequestsInFlightError
 from api.hardened import refusals
 from api.ownership import IdentityOwnedError, OwnershipError
 from api.rate import RateLimitError
+from api.v2.bodies import BodyBytesError
 from api.v2.control import OperatorsOnlyError
 from governor import errors as governor
 from governor.modelcontrol import SeveralBackendsError
@@ -165,6 +166,7 @@ _ALL: Final = (
     _of(NotServedError),
     _of(DecoupledModelError),
     _invalid("invalid_timeout", "`Triton-Timeout` is no whole number of microseconds."),
+    _of(BodyBytesError, limit=count("Bytes.")),
     _of(ReadQueueFullError),
     _of(OperatorsOnlyError),
     _of(SeveralBackendsError, backends=array(text())),

@@ -67,6 +67,8 @@ class ServerConfig(Section):
     """A client that takes no byte for this long is disconnected."""
     max_in_flight: Count = 512
     """Client requests being answered at once; further ones are refused with 503."""
+    max_large_body_bytes: Bytes = 268_435_456
+    """Bytes of inference bodies over 64 KiB held at once; further ones are read when there is room."""
 
 
 class LimitsConfig(Section):

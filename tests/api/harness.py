@@ -173,6 +173,8 @@ class AsgiExchange:
     Attributes:
         blocked: while it is not set, the client takes nothing.
         closes_when_read: the client closes the connection once it has read an answer that asks for it.
+        declares_length: the request has a Content-Length.
+        cut: the client sends half of its body and then nothing.
     """
 
     app: ASGIFramework
@@ -189,6 +191,8 @@ class AsgiExchange:
     ended: trio.Event = field(default_factory=trio.Event)
     blocked: trio.Event | None = None
     closes_when_read: bool = True
+    declares_length: bool = True
+    cut: bool = False
     _received: int = 0
     _whole: list[bytes] = field(default_factory=list)
     _pieces: deque[bytes] = field(default_factory=deque)
@@ -202,7 +206,7 @@ class AsgiExchange:
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()]
         if self.host is not None:
             headers.append((b"host", self.host.encode()))
-        if self.data:
+        if self.data and self.declares_length:
             headers.append((b"content-length", str(len(self.data)).encode()))
         return {
             "type": "http",
@@ -255,6 +259,11 @@ class AsgiExchange:
         return self._pieces.popleft()
 
     @property
+    def was_read(self) -> bool:
+        """The application has asked for the body."""
+        return self._asked
+
+    @property
     def complete(self) -> bool:
         """The answer came to its proper end."""
         return self._complete
@@ -272,7 +281,8 @@ class AsgiExchange:
     async def _receive(self) -> Any:
         if not self._asked:
             self._asked = True
-            return {"type": "http.request", "body": self.data, "more_body": False}
+            body = self.data[: len(self.data) // 2] if self.cut else self.data
+            return {"type": "http.request", "body": body, "more_body": self.cut}
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
