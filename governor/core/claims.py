@@ -126,7 +126,8 @@ class Claim:
         id: unique within its ledger.
         state: see `ClaimState`; changed by `move` alone.
         opened_at_s: when the credit was granted, in the driver's monotonic seconds.
-        dispatched: its request may have begun to leave; from here on it may count.
+        may_count: its request may have begun to leave, and no reading has shown that its process is gone: it may add
+            to the counters yet.
         countable: its model's counter proved ends when it was dispatched (E12).
         boot: the process it went to, or a later one: its connection's stamp, or else the process of a reading that
             was asked for after its delivery; None when neither is known (E8).
@@ -136,25 +137,32 @@ class Claim:
             does not touch it (E7).
         replaced: a new life of the counter began while it was resident: the model's counter will never show its
             end (E7).
+        crossed: a new load began since it was dispatched, so it may run in an older one than the model's counter
+            shows (E7).
         gone: the process it went to has ended; once it is broken, it ends (E6).
     """
 
     id: int
     opened_at_s: float
     state: ClaimState = ClaimState.RUNNING
-    dispatched: bool = False
+    may_count: bool = False
     countable: bool = True
     delivered_at_s: float | None = None
     boot: str | None = None
     seen: bool = False
     resident: bool = False
     replaced: bool = False
+    crossed: bool = False
     gone: bool = False
 
     @property
     def delivered(self) -> bool:
         """Its request left completely: it may execute and may count (E3)."""
         return self.delivered_at_s is not None
+
+    def delivered_before(self, moment_s: float) -> bool:
+        """Was it? Then it cannot have gone to a later process than one that answers what was asked at that moment."""
+        return self.delivered_at_s is not None and self.delivered_at_s < moment_s
 
     def move(self, event: ClaimEvent) -> ClaimState:
         """Makes the move the table names and returns the new state.

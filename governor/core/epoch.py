@@ -86,7 +86,7 @@ class Epoch:
         if reading.process is None:
             return
         value = rule.measure(reading.process)
-        if self.process is None or self.process.fell(value):
+        if self.process is None or self.process.fell(value) or self.process.contested(value):
             self.process = Witness(bound=value + by_process, high=value)
         else:
             self.process.observe(value, by_process)
@@ -109,34 +109,30 @@ class Unsettled:
     doubtful: bool = False
     _let_go: int = 0
     _pending: int = 0
-    _undated: int = 0
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent: deque[tuple[float, int, str | None]] = field(default_factory=deque)
 
-    def add(self, now_s: float, most: int) -> None:
-        """A call that adds up to `most` was answered now."""
+    def add(self, now_s: float, most: int, boot: str | None) -> None:
+        """A call that adds up to `most` ended in the process `boot` just now or a moment ago."""
         self._let_go += most
         self._pending += most
-        self._recent.append((now_s, most))
+        self._recent.append((now_s, most, boot))
         self._settle(now_s)
-
-    def add_undated(self, most: int) -> None:
-        """The same for a claim that ended at a moment not told; it counts as ended when the time is told next."""
-        self._let_go += most
-        self._pending += most
-        self._undated += most
 
     def reweigh(self, factor: int) -> None:
         """The counter is measured anew, and a call adds up to `factor` times what it did."""
         self._let_go += self._pending * (factor - 1)
         self._pending *= factor
-        self._undated *= factor
-        self._recent = deque((let_go_at_s, most * factor) for let_go_at_s, most in self._recent)
+        self._recent = deque((let_go_at_s, most * factor, boot) for let_go_at_s, most, boot in self._recent)
+
+    def process_ended(self, boot: str) -> None:
+        """What ended in the process `boot` and was not counted by now never will be (E6)."""
+        never = sum(most for _, most, of_boot in self._recent if of_boot == boot)
+        self._let_go -= never
+        self._pending -= never
+        self._recent = deque(entry for entry in self._recent if entry[2] != boot)
 
     def settled(self, now_s: float) -> int:
         """How much of all that was ever let go of is in what a reading asked for now shows."""
-        if self._undated:
-            self._recent.append((now_s, self._undated))
-            self._undated = 0
         self._settle(now_s)
         return self._let_go - self._pending
 

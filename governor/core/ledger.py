@@ -95,8 +95,8 @@ class Ledger:
     def dispatch(self, claim_id: int, boot: str | None = None) -> None:
         """The first byte of the call is about to leave on a connection to the process `boot` (E8)."""
         claim = self.claims[claim_id]
-        assert not claim.dispatched, "a claim is dispatched once"
-        claim.dispatched = True
+        assert not claim.may_count, "a claim is dispatched once"
+        claim.may_count = True
         claim.countable = self._provable
         claim.boot = boot
         for witness in (self._epoch.model, self._epoch.process):
@@ -106,7 +106,7 @@ class Ledger:
     def delivered(self, claim_id: int, now_s: float) -> None:
         """The last byte of the call's request was written (E3)."""
         claim = self.claims[claim_id]
-        assert claim.dispatched, "a claim is dispatched before it is delivered"
+        assert claim.may_count, "a claim is dispatched before it is delivered"
         claim.delivered_at_s = now_s
 
     def caller_left(self, claim_id: int) -> None:
@@ -127,10 +127,10 @@ class Ledger:
         claim = self.claims[claim_id]
         claim.move(ClaimEvent.ANSWERED)
         most = min(most, self._rule.most)
-        if claim.dispatched:
+        if claim.may_count:
             self._take_back(claim, self._rule.most - most)
             if most:
-                self._unsettled.add(now_s, most)
+                self._unsettled.add(now_s, most, claim.boot)
             self._unsettled.doubtful |= least < most
         self._remove(claim)
 
@@ -143,7 +143,7 @@ class Ledger:
         claim = self.claims[claim_id]
         if not claim.delivered:
             claim.move(ClaimEvent.UNDELIVERED)
-            if claim.dispatched:
+            if claim.may_count:
                 self._take_back(claim, self._rule.most)
             self._remove(claim)
             return True
@@ -154,7 +154,7 @@ class Ledger:
             claim.move(ClaimEvent.BROKE)
         return False
 
-    def release(self, claim_id: int) -> None:
+    def release(self, claim_id: int, now_s: float) -> None:
         """An operator takes responsibility for one broken claim: its work is over (E11).
 
         It is then treated as if it had just been answered. If its work is not over after all, its end can pass for
@@ -167,11 +167,11 @@ class Ledger:
         claim = self.claims[claim_id]
         claim.move(ClaimEvent.RELEASED)
         self.totals.released_unproven += 1
-        self._unsettled.add_undated(self._rule.most)
+        self._unsettled.add(now_s, self._rule.most, claim.boot)
         self._unsettled.doubtful = True
         self._remove(claim)
 
-    def restart(self, ticket: Ticket, reading: Reading) -> tuple[Verdict, tuple[int, ...]]:
+    def restart(self, ticket: Ticket, reading: Reading, now_s: float) -> tuple[Verdict, tuple[int, ...]]:
         """An operator says that the work of every broken claim is over (E11): they are released, all at once.
 
         The reading is evidence first, so that what it proves is not called unproven; then it is the baseline of a
@@ -180,12 +180,12 @@ class Ledger:
         Returns:
             What the reading proved, and the claims that were released without proof. Neither for a stale reading.
         """
-        verdict = self.apply(ticket, reading)
+        verdict = self.apply(ticket, reading, now_s)
         if verdict.life is Life.STALE:
             return verdict, ()
         forgotten = tuple(claim.id for claim in self._broken())
         for claim_id in forgotten:
-            self.release(claim_id)
+            self.release(claim_id, now_s)
         self.contested = False
         self._begin_epoch(Life.BASELINE, ticket, reading)
         self._mark_seen(ticket, reading)
@@ -207,15 +207,15 @@ class Ledger:
         if self._epoch.model is None:
             return True
         if self.contested:
-            return not self._dispatched()
+            return not self._outstanding()
         return self._unsettled.doubtful and self._unsettled.all_settled(now_s)
 
     def begin_reading(self, now_s: float) -> Ticket:
         """To be called when a reading is asked for; the ticket comes back with `apply`."""
         return Ticket(after=self._readings, begun_at_s=now_s, settled=self._unsettled.settled(now_s))
 
-    def apply(self, ticket: Ticket, reading: Reading) -> Verdict:
-        """Takes a reading as evidence. The rules are at the top of this module."""
+    def apply(self, ticket: Ticket, reading: Reading, now_s: float) -> Verdict:
+        """Takes a reading that has arrived now as evidence. The rules are at the top of this module."""
         if ticket.after != self._readings:
             self.totals.stale_readings += 1
             return Verdict(Life.STALE, contested=self.contested)
@@ -224,7 +224,7 @@ class Ledger:
         ended = self._end_with_process(life, ticket, reading)
         quarantined: list[int] = []
         if life is Life.SAME:
-            ended += self._prove_quiet(ticket, reading)
+            ended += self._prove_quiet(ticket, reading, now_s)
         else:
             quarantined += self._begin_epoch(life, ticket, reading)
         self._mark_seen(ticket, reading)
@@ -244,6 +244,10 @@ class Ledger:
                 call in an older load, so its counter proves nothing.
         """
         self._provable = provable
+        if not provable:
+            # A call delivered just before this was known may run in the load that this is known of.
+            for claim in self.claims.values():
+                claim.countable = False
         if self._warms_up and not warms_up:
             self._epoch.process = None
         self._warms_up = warms_up
@@ -276,13 +280,13 @@ class Ledger:
 
     # How a reading is taken apart
 
-    def _prove_quiet(self, ticket: Ticket, reading: Reading) -> list[tuple[int, ClaimEvent]]:
+    def _prove_quiet(self, ticket: Ticket, reading: Reading, now_s: float) -> list[tuple[int, ClaimEvent]]:
         """Rules 4 to 6."""
         values = self._values(reading)
         if any(witness.contested(value) for witness, value in values):
             self.totals.contested += not self.contested
             self.contested = True
-        if self.contested and (self._dispatched() or self._unsettled.since(ticket)):
+        if self.contested and (self._outstanding() or self._unsettled.since(ticket)):
             self._epoch.keep_highest(reading, self._rule)
             return []
         if self.contested:
@@ -294,25 +298,40 @@ class Ledger:
         ended: list[tuple[int, ClaimEvent]] = []
         for witness, value in values:
             if witness.quiet(value, self._rule.most):
-                proven = self._end(self._counted_by(witness), ClaimEvent.QUIET)
+                proven = self._counted_by(witness)
                 # For the same reason, and because the last call may be counted in two steps.
-                self._unsettled.add_undated(len(proven) * self._rule.most)
+                for claim in proven:
+                    self._unsettled.add(now_s, self._rule.most, claim.boot)
                 self._unsettled.doubtful |= bool(proven) and value < witness.bound
-                ended += proven
+                ended += self._end(proven, ClaimEvent.QUIET)
         return ended
 
     def _end_with_process(self, life: Life, ticket: Ticket, reading: Reading) -> list[tuple[int, ClaimEvent]]:
         """Rule 3: ends the broken claims whose process is gone. Open claims are never ended (E6)."""
-        for claim in self._delivered_before(ticket):
-            claim.gone |= self._process_is_gone(claim, life, reading)
+        for claim in self.claims.values():
+            if self._is_known_dead(claim, life, ticket, reading):
+                claim.gone = True
+                if claim.may_count:
+                    self._take_back(claim, self._rule.most)  # no later process counts it
+                    claim.may_count = False
+            elif self._is_given_up(claim, life, ticket, reading):
+                claim.gone = True
         return self._end([claim for claim in self._broken() if claim.gone], ClaimEvent.PROCESS_ENDED)
 
-    def _process_is_gone(self, claim: Claim, life: Life, reading: Reading) -> bool:
-        if claim.boot is not None and reading.boot is not None:
-            return claim.boot != reading.boot
-        if life is Life.UNKNOWN_FALL and self.on_fall is not OnFall.HOLD:
-            return claim.seen or (self.on_fall is OnFall.RESTART and claim.state.is_broken)
-        return False
+    def _is_known_dead(self, claim: Claim, life: Life, ticket: Ticket, reading: Reading) -> bool:
+        """E8: it was delivered to another process than the one that answers now, and not to a later one."""
+        if not claim.delivered or claim.boot is None or reading.boot is None:
+            return False
+        after = claim.boot != reading.boot and claim.delivered_before(ticket.begun_at_s)
+        return after or (life is Life.RESTART and claim.boot == self._epoch.boot)
+
+    def _is_given_up(self, claim: Claim, life: Life, ticket: Ticket, reading: Reading) -> bool:
+        """E8: nobody knows which process it went to, and the operator chose to think that it is dead."""
+        if life is not Life.UNKNOWN_FALL or not claim.delivered_before(ticket.begun_at_s):
+            return False
+        if self.on_fall is OnFall.HOLD or (claim.boot is not None and reading.boot is not None):
+            return False
+        return claim.seen or (self.on_fall is OnFall.RESTART and claim.state.is_broken)
 
     def _begin_epoch(self, life: Life, ticket: Ticket, reading: Reading) -> list[int]:
         """Starts the counter's new life at the reading and carries over what may still count in it.
@@ -324,6 +343,8 @@ class Ledger:
         self.totals.restarts += life is Life.RESTART
         self.totals.reloads += life is Life.RELOAD
         self.totals.unknown_falls += life is Life.UNKNOWN_FALL
+        if life is Life.RESTART and old.boot is not None:
+            self._unsettled.process_ended(old.boot)
         if life is Life.UNKNOWN_FALL:
             for claim in self._delivered_before(ticket):
                 if claim.state.waits_on_evidence:
@@ -333,7 +354,8 @@ class Ledger:
         all_loads = life is Life.RESTART or len(old.versions | reading.versions) <= 1
         for claim in self.claims.values():
             if life is not Life.BASELINE and (all_loads or not old.versions & reading.versions):
-                claim.replaced |= claim.resident or (life is Life.RESTART and claim.gone)
+                claim.replaced |= claim.resident
+            claim.crossed |= claim.may_count and life in {Life.RELOAD, Life.UNKNOWN_FALL}
             if claim.state is ClaimState.AWAITING_BASELINE:
                 claim.move(ClaimEvent.BASELINE_READ)
         self._epoch = Epoch(
@@ -348,15 +370,15 @@ class Ledger:
     def _observe(self, ticket: Ticket, reading: Reading) -> None:
         """Rule 6, and the start of a witness that has no bound yet."""
         unsettled = self._unsettled.since(ticket)
-        dispatched = self._dispatched()
-        counted = [claim for claim in dispatched if not claim.replaced]
+        outstanding = self._outstanding()
+        counted = [claim for claim in outstanding if not claim.replaced]
         exact = not unsettled and not any(claim.state.is_open for claim in counted)
         self._unsettled.doubtful = not exact and (self._unsettled.doubtful or self._epoch.model is None)
         self._epoch.observe(
             reading,
             self._rule,
             by_model=len(counted) * self._rule.most + unsettled,
-            by_process=len(dispatched) * self._rule.most + unsettled,
+            by_process=len(outstanding) * self._rule.most + unsettled,
         )
 
     def _mark_seen(self, ticket: Ticket, reading: Reading) -> None:
@@ -384,11 +406,16 @@ class Ledger:
     # Bookkeeping
 
     def _values(self, reading: Reading) -> list[tuple[Witness, int]]:
-        """Each valid witness with what it shows now."""
+        """Each valid witness with what it shows now.
+
+        The process's counter is one only while a claim may be in an older load: for the others it adds nothing but
+        the warm-up of a load that does not serve yet, of which nothing else tells (E7).
+        """
         model, process = self._epoch.model, self._epoch.process
         assert model is not None, "quiet is only asked of an epoch with a baseline"
         values = [(model, self._rule.measure(reading.model))]
-        if process is not None and reading.process is not None and not self._warms_up:
+        crossed = any(claim.crossed for claim in self.claims.values())
+        if crossed and process is not None and reading.process is not None and not self._warms_up:
             value = self._rule.measure(reading.process)
             # With an unchanged process a fall means that its series was started anew: no evidence.
             if not process.fell(value):
@@ -398,25 +425,24 @@ class Ledger:
     def _counted_by(self, witness: Witness) -> list[Claim]:
         """The broken claims whose end this witness shows."""
         by_process = witness is self._epoch.process
-        return [claim for claim in self._broken() if claim.countable and (by_process or not claim.replaced)]
+        return [
+            claim
+            for claim in self._broken()
+            if claim.countable and (claim.crossed if by_process else not claim.replaced)
+        ]
 
     def _take_back(self, claim: Claim, surplus: int) -> None:
-        """A dispatched claim adds `surplus` less than assumed."""
+        """A claim that may count adds `surplus` less than assumed."""
         if self._epoch.model is not None and not claim.replaced:
             self._epoch.model.never_counts(surplus)
         if self._epoch.process is not None:
             self._epoch.process.never_counts(surplus)
 
     def _delivered_before(self, ticket: Ticket) -> list[Claim]:
-        """The claims that cannot have gone to a later process than the one that answered the ticket's reading."""
-        return [
-            claim
-            for claim in self.claims.values()
-            if claim.delivered_at_s is not None and claim.delivered_at_s < ticket.begun_at_s
-        ]
+        return [claim for claim in self.claims.values() if claim.delivered_before(ticket.begun_at_s)]
 
-    def _dispatched(self) -> list[Claim]:
-        return [claim for claim in self.claims.values() if claim.dispatched]
+    def _outstanding(self) -> list[Claim]:
+        return [claim for claim in self.claims.values() if claim.may_count]
 
     def _broken(self) -> list[Claim]:
         return [claim for claim in self.claims.values() if claim.state.is_broken]

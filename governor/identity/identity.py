@@ -412,10 +412,6 @@ class Identity:
         self._ledger.count_by(
             ENSEMBLE if facts.ensemble else PLAIN, provable=not facts.decoupled, warms_up=facts.warms_up
         )
-        if facts.decoupled:
-            # A call delivered just before this was known may run in the load that this is known of.
-            for claim in self._ledger.claims.values():
-                claim.countable = False
 
     def begin_reading(self) -> Ticket:
         """See `Ledger.begin_reading`."""
@@ -438,7 +434,7 @@ class Identity:
 
     def apply(self, ticket: Ticket, reading: Reading) -> None:
         """Hands a reading to the ledger and tells everybody what it proved."""
-        self.report(self._ledger.apply(ticket, reading))
+        self.report(self._ledger.apply(ticket, reading, trio.current_time()))
 
     def report(self, verdict: Verdict) -> None:
         """Does and says what follows from a verdict of the ledger."""

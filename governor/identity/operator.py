@@ -125,7 +125,7 @@ class OperatorExits:
                     ) from error
                 self.check_epoch(expected_epoch)
                 before = self._broken()
-                verdict, released = self._ledger.restart(ticket, reading)
+                verdict, released = self._ledger.restart(ticket, reading, trio.current_time())
                 if verdict.life is Life.STALE:
                     continue
                 forgotten = tuple(before[claim_id] for claim_id in released)
@@ -160,7 +160,7 @@ class OperatorExits:
         if claim.state.is_open:
             raise ClaimOpenError(self._name, claim_id, claim.state.value)
         forgotten = self._broken()[claim_id]
-        self._ledger.release(claim_id)
+        self._ledger.release(claim_id, trio.current_time())
         _log.warning("claim_released", identity=self._name, claim=claim_id, state=forgotten.state.value, reason=reason)
         self._identity.observe("claim_released", self._name, claims=[claim_id], reason=reason)
         self._identity.settle()

@@ -57,6 +57,7 @@ class Driver:
                 process=None if process is None else Counts(process, 0),
                 boot=boot,
             ),
+            self.now_s,
         )
 
     def state(self, claim: int) -> ClaimState:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from governor.core import counting, epoch, ledger, witness
+from governor.core import claims, counting, epoch, ledger, witness
 from governor.core.claims import TRANSITIONS, ClaimEvent, ClaimState
 from tests.core.model import world
 
@@ -95,7 +95,7 @@ MUTANTS: dict[str, Mutant] = {
     # The seed's own faults
     "a fall ends open claims too": Mutant(
         "a restart, every process known",
-        (_in_ledger("_end_with_process", "in self._broken() if", "in self._dispatched() if"),),
+        (_in_ledger("_end_with_process", "in self._broken() if", "in self._outstanding() if"),),
         OPEN_CLAIMS_END,
     ),
     "the same fall is processed again and again": Mutant(
@@ -111,7 +111,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "what broke in the new process ends with the restart": Mutant(
-        "a restart, no process known", (_in_ledger("_process_is_gone", "claim.seen or (", "True or ("),)
+        "a restart, no process known", (_in_ledger("_is_given_up", "claim.seen or (", "True or ("),)
     ),
     "the first version only": Mutant(
         "live: two versions",
@@ -128,7 +128,11 @@ MUTANTS: dict[str, Mutant] = {
     "overshoot ignored": Mutant("a foreign caller", (_in_witness("contested", "value > self.bound", "False"),)),
     "quiet proofs while contested": Mutant(
         "a foreign caller",
-        (_in_ledger("_prove_quiet", "if self.contested and (self._dispatched()", "if False and (self._dispatched()"),),
+        (
+            _in_ledger(
+                "_prove_quiet", "if self.contested and (self._outstanding()", "if False and (self._outstanding()"
+            ),
+        ),
     ),
     "a bound from a reading right after an answer": Mutant(
         "three calls",
@@ -147,7 +151,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "what was delivered while the reading was under way is forgotten": Mutant(
-        "three calls", (_in_ledger("_observe", "self._dispatched()", "self._delivered_before(ticket)"),)
+        "three calls", (_in_ledger("_observe", "self._outstanding()", "self._delivered_before(ticket)"),)
     ),
     "a delivery does not raise the bound": Mutant(
         "three calls", (_in_ledger("dispatch", "witness.may_count(self._rule.most)", "pass"),)
@@ -181,7 +185,7 @@ MUTANTS: dict[str, Mutant] = {
         "an ensemble", (_in_ledger("_prove_quiet", "witness.quiet(value, self._rule.most)", "witness.quiet(value, 3)"),)
     ),
     "the second step of a failure forgotten": Mutant(
-        "an ensemble", (_in_ledger("_prove_quiet", "self._unsettled.add_undated(", "(lambda _: None)("),)
+        "an ensemble", (_in_ledger("_prove_quiet", "self._unsettled.add(", "(lambda *_: None)("),)
     ),
     "a decoupled model's counter believed": Mutant(
         "a decoupled model", (_in_ledger("_counted_by", "claim.countable and ", ""),)
@@ -199,22 +203,46 @@ MUTANTS: dict[str, Mutant] = {
         (
             _in_ledger(
                 "_prove_quiet",
-                "self._unsettled.add_undated(len(proven) * self._rule.most)",
+                "self._unsettled.add(now_s, self._rule.most, claim.boot)",
                 "self._observe(ticket, reading)",
             ),
         ),
     ),
     "delivered later than the reading was asked for, and seen all the same": Mutant(
         "a restart, no process known",
-        (_in_ledger("_delivered_before", "claim.delivered_at_s < ticket.begun_at_s", "True"),),
+        (Patch(claims, "Claim", "delivered_before", "self.delivered_at_s < moment_s", "True"),),
     ),
     # Lives
+    "metrics believed for a call that no reload has touched": Mutant(
+        "a first warm-up while the load is under way",
+        (
+            _in_ledger("_counted_by", "claim.crossed if by_process", "True if by_process"),
+            _in_ledger("_values", "any(claim.crossed for claim in self.claims.values())", "True"),
+        ),
+    ),
+    "a dead process's last answer awaited for ever": Mutant(
+        "live: a restart, every process known",
+        (_in_ledger("_begin_epoch", "self._unsettled.process_ended(old.boot)", "pass"),),
+    ),
+    "the new process's first answer taken for the dead one's": Mutant(
+        "a restart, every process known",
+        (
+            _in_ledger(
+                "_begin_epoch", "self._unsettled.process_ended(old.boot)", "self._unsettled.process_ended(reading.boot)"
+            ),
+        ),
+    ),
+    "a dead process's open call awaited for ever": Mutant(
+        "live: a restart, every process known",
+        (_in_ledger("_end_with_process", "if claim.may_count:", "if False:"),),
+    ),
     "a reload taken for a restart": Mutant(
         "a reload, every process known",
-        (_in_ledger("_process_is_gone", "return claim.boot != reading.boot", "return life is Life.RELOAD"),),
+        (_in_ledger("_is_known_dead", "claim.boot != reading.boot and", "life is Life.RELOAD and"),),
     ),
     "a process's own counter not looked at": Mutant(
-        "a reload, with metrics", (Patch(epoch, "Epoch", "_process_went_on", "return not", "return False and not"),)
+        "statistics and metrics of different moments",
+        (Patch(epoch, "Epoch", "_process_went_on", "return not", "return False and not"),),
     ),
     "a restart seen by its counter alone": Mutant(
         "a restart, every process known", (Patch(epoch, "Epoch", "life_of", "return Life.RESTART", "pass"),)
@@ -225,18 +253,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "open claims left out of the new life": Mutant(
         "a restart, every process known",
-        (_in_ledger("_begin_epoch", "claim.replaced |= claim.resident or (", "claim.replaced |= True or ("),),
+        (_in_ledger("_begin_epoch", "claim.replaced |= claim.resident", "claim.replaced |= True"),),
     ),
     "in the old load as soon as delivered": Mutant(
         "a reload within the settle time", (_in_ledger("_mark_seen", "claim.delivered_at_s <= settled_s", "True"),)
     ),
     "calls of an old load left in the bound": Mutant(
         "a reload, every process known",
-        (_in_ledger("_observe", "in dispatched if not claim.replaced", "in dispatched"),),
+        (_in_ledger("_observe", "in outstanding if not claim.replaced", "in outstanding"),),
     ),
     "calls of an old load ended by the new one's counter": Mutant(
         "a reload, every process known",
-        (_in_ledger("_counted_by", "(by_process or not claim.replaced)", "True"),),
+        (_in_ledger("_counted_by", "else not claim.replaced", "else True"),),
     ),
     "an unexplained fall leaves the old process's name": Mutant(
         "one call, processes now known and now not",
@@ -283,23 +311,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a process gone by an unexplained fall forgotten": Mutant(
         "a restart, no process known",
-        (
-            _in_ledger(
-                "_end_with_process", "for claim in self._delivered_before(ticket)", "for claim in self._broken()"
-            ),
-        ),
+        (_in_ledger("_is_given_up", "return claim.seen or", "return claim.state.is_broken and claim.seen or"),),
     ),
     # An operator
     "a released claim is as good as counted": Mutant(
         "an operator releases what is over",
-        (_in_ledger("release", "self._unsettled.add_undated(self._rule.most)", "pass"),),
+        (_in_ledger("release", "self._unsettled.add(now_s, self._rule.most, claim.boot)", "pass"),),
     ),
     "an operator's release takes back what may still count": Mutant(
         "an operator releases what is over",
         (
             _in_ledger(
                 "release",
-                "self._unsettled.add_undated(self._rule.most)",
+                "self._unsettled.add(now_s, self._rule.most, claim.boot)",
                 "self._take_back(claim, self._rule.most)",
             ),
         ),

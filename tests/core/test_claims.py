@@ -90,7 +90,7 @@ def test_an_open_claim_is_never_given_up_as_unprovable(state: ClaimState) -> Non
 
 def test_a_claim_is_delivered_from_the_moment_its_last_byte_left() -> None:
     """E3; at whatever moment the clock begins."""
-    claim = Claim(1, 0.0, dispatched=True)
+    claim = Claim(1, 0.0, may_count=True)
     assert not claim.delivered
     claim.delivered_at_s = 0.0
     assert claim.delivered

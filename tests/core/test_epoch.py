@@ -145,7 +145,7 @@ def ticket(unsettled: Unsettled, now_s: float) -> Ticket:
 def test_an_answer_is_unsettled_for_the_settle_time() -> None:
     """E4: the counter lags the answer; at exactly the settle time it has caught up."""
     unsettled = Unsettled(settle_s=1)
-    unsettled.add(5.0, 2)
+    unsettled.add(5.0, 2, None)
     assert unsettled.since(ticket(unsettled, 5.0)) == 2
     assert unsettled.since(ticket(unsettled, 5.9)) == 2
     assert not unsettled.all_settled(5.9)
@@ -156,19 +156,22 @@ def test_an_answer_is_unsettled_for_the_settle_time() -> None:
 def test_what_is_answered_after_a_reading_was_asked_for_is_not_in_it_however_long_it_takes() -> None:
     unsettled = Unsettled(settle_s=1)
     asked = ticket(unsettled, 0.0)
-    unsettled.add(1.0, 1)
+    unsettled.add(1.0, 1, None)
     assert unsettled.all_settled(60.0)
     assert unsettled.since(asked) == 1
 
 
-def test_what_has_no_moment_counts_from_the_next_moment_that_is_told() -> None:
-    """E11: later than the truth is safe, earlier is not."""
+def test_e06_what_a_dead_process_answered_last_is_awaited_no_longer() -> None:
+    """E6: only that process's: what another one answered, or nobody knows which, may still be counted."""
     unsettled = Unsettled(settle_s=1)
-    unsettled.add_undated(1)
-    unsettled.add_undated(1)
-    assert unsettled.since(ticket(unsettled, 10.0)) == 2
-    assert unsettled.since(ticket(unsettled, 10.9)) == 2
-    assert unsettled.since(ticket(unsettled, 11.0)) == 0
+    asked = ticket(unsettled, 0.0)
+    for most, boot in ((1, "B1"), (2, None), (4, "B2")):
+        unsettled.add(0.5, most, boot)
+    unsettled.process_ended("B1")
+    assert unsettled.since(asked) == 6
+    assert unsettled.since(ticket(unsettled, 1.4)) == 6
+    assert unsettled.since(ticket(unsettled, 1.5)) == 0
+    assert unsettled.all_settled(1.5)
 
 
 def test_nothing_unsettled_is_settled() -> None:
@@ -179,7 +182,9 @@ def test_nothing_unsettled_is_settled() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["wait", "add", "undated", "ask"]), st.integers(1, 4)), min_size=1, max_size=30
+    st.tuples(st.sampled_from(["wait", "add B1", "add B2", "end B1", "ask"]), st.integers(1, 4)),
+    min_size=1,
+    max_size=30,
 )
 
 
@@ -188,22 +193,21 @@ STEPS = st.lists(
 def test_nothing_is_left_out_before_it_has_settled_and_nothing_is_kept_for_ever(steps: list[tuple[str, int]]) -> None:
     """Against a plain list of what was let go of and when, with a settle time of four quarters of a second."""
     unsettled, now = Unsettled(settle_s=1.0), 0
-    let_go: list[tuple[int | None, int]] = []
+    let_go: list[tuple[int, int, str]] = []
     tickets: list[tuple[int, Ticket]] = []
     for step, number in steps:
         if step == "wait":
             now += number
-        elif step == "add":
-            unsettled.add(now / 4, number)
-            let_go.append((now, number))
-        elif step == "undated":
-            unsettled.add_undated(number)
-            let_go.append((None, number))
+        elif step.startswith("add"):
+            unsettled.add(now / 4, number, step[-2:])
+            let_go.append((now, number, step[-2:]))
+        elif step == "end B1":
+            # Whoever asks now knows the time: what has settled stays let go of, whichever process it was in.
+            unsettled.settled(now / 4)
+            unsettled.process_ended("B1")
+            let_go = [(at, most, boot) for at, most, boot in let_go if boot != "B1" or at + 4 <= now]
         else:
-            let_go = [(now if at is None else at, most) for at, most in let_go]
             tickets.append((now, ticket(unsettled, now / 4)))
         for asked, given_out in tickets:
-            left_out = sum(most for at, most in let_go if at is not None and at + 4 <= asked)
-            assert unsettled.since(given_out) == sum(most for _, most in let_go) - left_out
-    assert unsettled.all_settled((now + 4) / 4) == all(at is not None for at, _ in let_go)
-    assert unsettled.all_settled((now + 8) / 4)
+            assert unsettled.since(given_out) == sum(most for at, most, _ in let_go if at + 4 > asked)
+    assert unsettled.all_settled((now + 4) / 4)

@@ -233,30 +233,42 @@ def test_e5_an_answer_without_doubt_needs_no_reading() -> None:
     assert not driver.ledger.wants_baseline(driver.now_s + 60)
 
 
-def test_e5_a_proof_by_either_witness_is_one() -> None:
+def delivered_just_before_a_reload() -> tuple[Driver, int]:
+    """A broken claim of which nobody can say whether it runs in the old load or in the new one."""
     driver = Driver()
-    driver.read(10, process=30)
-    driver.read(10, process=30)
-    claim = driver.broken()
-    assert ended(driver.read(10, process=31)) == {claim: ClaimEvent.QUIET}
+    driver.read(10, boot="B1", process=30)
+    driver.read(10, boot="B1", process=30)
+    claim = driver.broken("B1")
+    assert driver.read(0, boot="B1", process=30) == Verdict(Life.RELOAD)
+    return driver, claim
+
+
+def test_e5_a_proof_by_either_witness_is_one() -> None:
+    for model, process in ((0, 31), (1, 30)):
+        driver, claim = delivered_just_before_a_reload()
+        assert ended(driver.read(model, boot="B1", process=process)) == {claim: ClaimEvent.QUIET}
+
+
+def test_e7_the_process_counter_is_no_proof_for_a_claim_that_no_reload_has_touched() -> None:
+    """It shows the warm-up of a load that does not serve yet, and nothing else tells of that load."""
+    driver = Driver()
+    driver.read(10, boot="B1", process=30)
+    driver.read(10, boot="B1", process=30)
+    claim = driver.broken("B1")
+    assert driver.read(10, boot="B1", process=31) == Verdict(Life.SAME)
+    assert ended(driver.read(11, boot="B1", process=31)) == {claim: ClaimEvent.QUIET}
 
 
 def test_e5_what_the_one_witness_has_shown_is_not_the_next_calls_end_at_the_other() -> None:
-    driver = Driver()
-    driver.read(10, process=30)
-    driver.read(10, process=30)
-    driver.broken()
-    driver.read(10, process=31)
-    claim = driver.broken()
-    assert not driver.read(10, process=31).ended
-    assert not driver.read(11, process=31).ended
-    assert ended(driver.read(12, process=31)) == {claim: ClaimEvent.QUIET}
+    driver, _ = delivered_just_before_a_reload()
+    driver.read(0, boot="B1", process=31)
+    claim = driver.broken("B1")
+    assert not driver.read(0, boot="B1", process=31).ended
+    assert not driver.read(1, boot="B1", process=31).ended
+    assert ended(driver.read(2, boot="B1", process=32)) == {claim: ClaimEvent.QUIET}
 
 
 def test_e5_a_process_counter_that_fell_proves_nothing() -> None:
-    driver = Driver()
-    driver.read(10, process=30)
-    driver.read(10, process=30)
-    claim = driver.broken()
-    assert driver.read(10, process=0) == Verdict(Life.SAME)
-    assert ended(driver.read(10, process=1)) == {claim: ClaimEvent.QUIET}
+    driver, claim = delivered_just_before_a_reload()
+    assert driver.read(0, boot="B1", process=0) == Verdict(Life.SAME)
+    assert ended(driver.read(0, boot="B1", process=1)) == {claim: ClaimEvent.QUIET}

@@ -86,7 +86,9 @@ def test_e6_a_claim_delivered_when_the_reading_was_already_asked_for_is_not_ende
     driver.now_s = 1
     ticket = driver.ledger.begin_reading(driver.now_s)
     claim = driver.broken()
-    assert driver.ledger.apply(ticket, Reading(Counts(0, 0), frozenset({"1"}))) == Verdict(Life.UNKNOWN_FALL)
+    assert driver.ledger.apply(ticket, Reading(Counts(0, 0), frozenset({"1"})), driver.now_s) == Verdict(
+        Life.UNKNOWN_FALL
+    )
     assert driver.state(claim) is ClaimState.RECONCILING
 
 
@@ -96,7 +98,7 @@ def test_e6_a_reading_that_was_overtaken_is_ignored_and_counted() -> None:
     early = driver.ledger.begin_reading(0)
     driver.answer(driver.send())
     driver.read(6)
-    assert driver.ledger.apply(early, Reading(Counts(5, 0), frozenset({"1"}))) == Verdict(Life.STALE)
+    assert driver.ledger.apply(early, Reading(Counts(5, 0), frozenset({"1"})), driver.now_s) == Verdict(Life.STALE)
     assert driver.ledger.totals == LedgerTotals(stale_readings=1)
     assert driver.ledger.snapshot().model_high == 6
 
@@ -265,7 +267,7 @@ def test_e11_a_release_is_counted_apart_and_its_count_may_still_come() -> None:
     driver = Driver()
     driver.read(0)
     released, other = driver.broken(), driver.broken()
-    driver.ledger.release(released)
+    driver.ledger.release(released, driver.now_s)
     assert driver.ledger.totals == LedgerTotals(released_unproven=1)
     assert not driver.read(1).ended
     driver.now_s += SETTLE_S
@@ -277,19 +279,21 @@ def test_e11_an_open_claim_is_not_released() -> None:
     driver = Driver()
     claim = driver.send()
     with pytest.raises(IllegalTransitionError):
-        driver.ledger.release(claim)
+        driver.ledger.release(claim, driver.now_s)
     assert driver.state(claim) is ClaimState.RUNNING
     assert driver.ledger.totals.released_unproven == 0
 
 
 def test_e11_there_is_nothing_to_release_where_there_is_no_claim() -> None:
     with pytest.raises(KeyError):
-        Driver().ledger.release(1)
+        Driver().ledger.release(1, 0)
 
 
 def forced(driver: Driver, count: int, boot: str | None = None) -> tuple[Verdict, tuple[int, ...]]:
     return driver.ledger.restart(
-        driver.ledger.begin_reading(driver.now_s), Reading(Counts(count, 0), frozenset({"1"}), boot=boot)
+        driver.ledger.begin_reading(driver.now_s),
+        Reading(Counts(count, 0), frozenset({"1"}), boot=boot),
+        driver.now_s,
     )
 
 
@@ -346,7 +350,10 @@ def test_e11_a_forced_restart_by_a_reading_that_was_overtaken_does_nothing() -> 
     claim = driver.broken()
     early = driver.ledger.begin_reading(driver.now_s)
     driver.read(10)
-    assert driver.ledger.restart(early, Reading(Counts(10, 0), frozenset({"1"}))) == (Verdict(Life.STALE), ())
+    assert driver.ledger.restart(early, Reading(Counts(10, 0), frozenset({"1"})), driver.now_s) == (
+        Verdict(Life.STALE),
+        (),
+    )
     assert driver.state(claim) is ClaimState.RECONCILING
 
 
@@ -368,7 +375,7 @@ def test_e12_an_ensembles_failure_never_passes_for_two_ends() -> None:
     driver.answer(driver.send(), 1, 2)
     claim = driver.broken()
     assert not driver.ledger.apply(
-        driver.ledger.begin_reading(driver.now_s), Reading(Counts(0, 2), frozenset({"1"}))
+        driver.ledger.begin_reading(driver.now_s), Reading(Counts(0, 2), frozenset({"1"})), driver.now_s
     ).ended
     assert driver.state(claim) is ClaimState.RECONCILING
 
@@ -378,10 +385,12 @@ def test_e12_the_second_count_of_an_ensembles_failure_is_not_the_next_calls_end(
     driver.read(0)
     first = driver.broken()
     half = Reading(Counts(0, 1), frozenset({"1"}))
-    assert ended(driver.ledger.apply(driver.ledger.begin_reading(driver.now_s), half)) == {first: ClaimEvent.QUIET}
+    assert ended(driver.ledger.apply(driver.ledger.begin_reading(driver.now_s), half, driver.now_s)) == {
+        first: ClaimEvent.QUIET
+    }
     driver.broken()
     whole = Reading(Counts(0, 2), frozenset({"1"}))
-    assert driver.ledger.apply(driver.ledger.begin_reading(driver.now_s), whole) == Verdict(Life.SAME)
+    assert driver.ledger.apply(driver.ledger.begin_reading(driver.now_s), whole, driver.now_s) == Verdict(Life.SAME)
 
 
 def test_e12_a_more_cautious_rule_makes_the_next_reading_a_baseline_and_older_ones_stale() -> None:
@@ -392,7 +401,7 @@ def test_e12_a_more_cautious_rule_makes_the_next_reading_a_baseline_and_older_on
     driver.ledger.count_by(ENSEMBLE, provable=True)
     assert driver.ledger.wants_baseline(driver.now_s)
     assert driver.ledger.boot == "B1"
-    assert driver.ledger.apply(asked_before, Reading(Counts(9, 0), boot="B1")) == Verdict(Life.STALE)
+    assert driver.ledger.apply(asked_before, Reading(Counts(9, 0), boot="B1"), driver.now_s) == Verdict(Life.STALE)
     assert driver.read(4, boot="B1") == Verdict(Life.BASELINE)
     assert driver.bound == 10
     assert ended(driver.read(5, boot="B1")) == {claim: ClaimEvent.QUIET}
@@ -407,10 +416,13 @@ def test_e12_a_rule_never_becomes_less_cautious() -> None:
     assert driver.bound == 10
 
 
-def test_e12_whether_a_call_can_be_proven_is_known_when_it_is_dispatched() -> None:
+def test_e12_once_a_model_proves_nothing_no_claim_is_countable_that_ran_in_it_or_may_have() -> None:
+    """A call delivered just before this was known may run in the load that it is known of."""
     driver = Driver()
     driver.read(0)
     before = driver.send()
     driver.ledger.count_by(PLAIN, provable=False)
+    between = driver.send()
+    driver.ledger.count_by(PLAIN, provable=True)
     after = driver.send()
-    assert [driver.ledger.claims[claim].countable for claim in (before, after)] == [True, False]
+    assert [driver.ledger.claims[claim].countable for claim in (before, between, after)] == [False, False, True]

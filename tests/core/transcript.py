@@ -190,7 +190,7 @@ class Script:
 
     def _release(self, name: str) -> list[str]:
         try:
-            self.ledger.release(self._of(name))
+            self.ledger.release(self._of(name), self._now_s)
         except IllegalTransitionError as error:
             return [f"refused, {error}"]
         return []
@@ -205,13 +205,17 @@ class Script:
 
     def _apply(self, ticket: Ticket) -> list[str]:
         broken = {claim.id for claim in self.ledger.claims.values() if claim.state.is_broken}
-        verdict = self.ledger.apply(ticket, self._reading())
+        contested = self.ledger.totals.contested
+        verdict = self.ledger.apply(ticket, self._reading(), self._now_s)
         assert verdict.contested == self.ledger.contested
-        return self._tell_verdict(verdict, broken)
+        told = self._tell_verdict(verdict, broken)
+        if self.ledger.totals.contested > contested and not verdict.contested:
+            told.append("CONTESTED, and nothing of ours runs: this is the clean baseline")
+        return told
 
     def _restart(self) -> list[str]:
         broken = {claim.id for claim in self.ledger.claims.values() if claim.state.is_broken}
-        verdict, released = self.ledger.restart(self.ledger.begin_reading(self._now_s), self._reading())
+        verdict, released = self.ledger.restart(self.ledger.begin_reading(self._now_s), self._reading(), self._now_s)
         assert set(released) <= broken, "an operator ends no open claim (E11)"
         names = {claim_id: name for name, claim_id in self._ids.items()}
         return [*self._tell_verdict(verdict, broken), *(f"released {names[claim_id]}" for claim_id in released)]

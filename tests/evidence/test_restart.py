@@ -70,7 +70,6 @@ async def test_kill_while_nothing_waits_is_found_before_the_next_delivery(lab: L
             assert (totals.restarts + totals.unknown_falls, totals.proven_quiet, totals.baseline_missing) == (1, 1, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="what the dead process answered last is still awaited from the new counter")
 async def test_answer_of_the_dead_process_does_not_make_the_new_target_unreachable(lab: Lab) -> None:
     """E5, E6: answered less than the settle time before the first reading of the new process; then a broken call that
     is shorter than what is left of it. The old answer can never come to the new counter."""
@@ -81,7 +80,6 @@ async def test_answer_of_the_dead_process_does_not_make_the_new_target_unreachab
         await bench.freed_by_the_end(await bench.broken(100), seconds=2)
 
 
-@pytest.mark.xfail(strict=True, reason="a quiet proof counts as a moment ago until the next reading is asked for")
 async def test_old_quiet_proof_does_not_make_the_new_target_unreachable(lab: Lab) -> None:
     """E5, E6: the same, and the last claim of the old process ended by its proof long before."""
     async with governed(lab, direct=True) as bench:

@@ -130,8 +130,8 @@ class Life:
         ledger = self.governed.identity._ledger
         apply = ledger.apply
 
-        def noticing(ticket: Ticket, reading: Reading) -> Verdict:
-            verdict = apply(ticket, reading)
+        def noticing(ticket: Ticket, reading: Reading, now_s: float) -> Verdict:
+            verdict = apply(ticket, reading, now_s)
             self.doubted |= ledger._unsettled.doubtful
             return verdict
 

@@ -81,6 +81,7 @@ class Backend:
         process: number of the process.
         warm_up: what a load that begins now counts before its first call.
         warms_up: the same of the last that began.
+        loading: a load has warmed up and does not serve yet, so its predecessor still does.
         life: number of process, load and set of versions together; every change of one of them is a new life.
         calls: every call there will be.
     """
@@ -92,6 +93,7 @@ class Backend:
     life: int = 1
     warm_up: int = 0
     warms_up: int = 0
+    loading: bool = False
 
     @property
     def boot(self) -> str:
@@ -112,17 +114,24 @@ class Backend:
                 call.link = DEAD
             if call.stage in (FLIGHT, RUNS, ENDED):
                 call.stage, call.due = DIED, 0
+        self.loading = False
         self.counts = dict.fromkeys(self.counts, self.warm_up)
         self.series = self.warm_up * len(self.counts)
         self.warms_up = self.warm_up
         self.process += 1
         self.life += 1
 
+    def begin_load(self) -> None:
+        """A load warms up, which the process counts at once."""
+        self.loading = True
+        self.series += self.warm_up
+
     def reload(self, version: str) -> None:
         """A version is loaded anew; what its old load executes runs on (E7)."""
         self._retire(version)
         self.counts[version] = self.warm_up
-        self.series += self.warm_up
+        self.series += 0 if self.loading else self.warm_up
+        self.loading = False
         self.warms_up = self.warm_up
         self.life += 1
 

@@ -41,6 +41,7 @@ class Bounds:
         releases: claims that an operator releases; `fresh_starts`: how often the operator has the ledger forget all
             broken ones; `honest_releases`: both only when their work is over.
         warm_up: what the first load counts before its first call; `warm_up_after`: what later ones count.
+        slow_load: the metrics show a new load's warm-up before the statistics show the load.
     """
 
     calls: int = 2
@@ -80,3 +81,4 @@ class Bounds:
     honest_releases: bool = False
     warm_up: int = 0
     warm_up_after: int = 0
+    slow_load: bool = False

@@ -138,10 +138,7 @@ def _changing(world: World, found: list[Event]) -> None:
     if left.restarts:
         found.append(("restart",))
     if left.reloads:
-        for version in backend.counts:
-            found.append(("reload", version))
-            if world.bounds.series_reset and not backend.busy:
-                found.append(("reload, metrics reset", version))
+        _loading(world, found)
     if left.version_changes:
         if len(backend.counts) > 1:
             found += [("remove version", version) for version in backend.counts]
@@ -151,6 +148,17 @@ def _changing(world: World, found: list[Event]) -> None:
         found.append(("becomes an ensemble",))
     if left.foreign:
         found.append(("foreign call counted",))
+
+
+def _loading(world: World, found: list[Event]) -> None:
+    backend = world.backend
+    if world.bounds.slow_load and not backend.loading:
+        found.append(("begin load",))
+        return
+    for version in backend.counts:
+        found.append(("reload", version))
+        if world.bounds.series_reset and not backend.busy:
+            found.append(("reload, metrics reset", version))
 
 
 def _passing(world: World, found: list[Event]) -> None:

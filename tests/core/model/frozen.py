@@ -25,6 +25,7 @@ from tests.core.model.world import MOMENT, TICK, Left, Reader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from governor.core.epoch import Unsettled
     from governor.core.ledger import Ledger
     from tests.core.model.world import World
 
@@ -72,7 +73,13 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
         tuple([calls[index] for index in order]),
         _freeze_ledger(ledger, world.now),
         tuple(backend.counts.items()),
-        (backend.series if world.bounds.metrics else 0, backend.process, backend.life, backend.warms_up),
+        (
+            backend.series if world.bounds.metrics else 0,
+            backend.process,
+            backend.life,
+            backend.warms_up,
+            backend.loading,
+        ),
         _left_values(left),
         tuple(
             [
@@ -126,7 +133,7 @@ def restore(world: World, frozen: Frozen) -> None:
         backend.calls[index] = Call()
     _restore_ledger(ledger, rest, opened=len(calls), now_s=world.now)
     backend.counts = dict(counts)
-    backend.series, backend.process, backend.life, backend.warms_up = numbers
+    backend.series, backend.process, backend.life, backend.warms_up, backend.loading = numbers
     world.left = Left(*left)
     world.readers = [_restore_reader(reader) for reader in readers]
 
@@ -147,8 +154,7 @@ def _freeze_ledger(ledger: Ledger, now_s: float) -> Frozen:
         (ledger.contested, ledger._rule, ledger._provable, ledger._warms_up),
         (
             unsettled.doubtful,
-            unsettled._undated,
-            sum([most for at, most in unsettled._recent if at > now_s - unsettled.settle_s]),
+            _by_boot(unsettled, now_s),
         ),
         (epoch.boot, epoch.versions, epoch.marks),
         (epoch.model.bound, epoch.model.high) if epoch.model else None,
@@ -156,15 +162,22 @@ def _freeze_ledger(ledger: Ledger, now_s: float) -> Frozen:
     )
 
 
+def _by_boot(unsettled: Unsettled, now_s: float) -> Frozen:
+    """What has not settled, by the process that it ended in."""
+    recent = [(boot, most) for at, most, boot in unsettled._recent if at > now_s - unsettled.settle_s]
+    if not recent:
+        return ()
+    return tuple(sorted([(boot, sum([m for b, m in recent if b == boot])) for boot in {b for b, _ in recent}], key=str))
+
+
 def _restore_ledger(ledger: Ledger, frozen: Frozen, *, opened: int, now_s: float) -> None:
     of_rule, of_unsettled, of_epoch, model, process = frozen
     ledger.contested, ledger._rule, ledger._provable, ledger._warms_up = of_rule
     unsettled = ledger._unsettled
-    unsettled.doubtful, unsettled._undated, recent = of_unsettled
-    unsettled._let_go, unsettled._pending = 0, unsettled._undated + recent
+    unsettled.doubtful, recent = of_unsettled
+    unsettled._let_go, unsettled._pending = 0, sum([most for _, most in recent])
     unsettled._recent.clear()
-    if recent:
-        unsettled._recent.append((now_s, recent))
+    unsettled._recent.extend([(now_s, most, boot) for boot, most in recent])
     ledger._readings = 0
     boot, versions, marks = of_epoch
     ledger._epoch = Epoch(

@@ -20,31 +20,30 @@ from tests.core.model.cases import (
     Case,
     new_case,
 )
-from tests.core.model.judge import FOREIGN, RELOAD, WARM_UP, WINDOW
+from tests.core.model.judge import FOREIGN, RELOAD, WINDOW
 
 LARGE: dict[str, Case] = {
     "a reload that begins to warm up, metrics before statistics": new_case(
         Bounds(reloads=1, warm_up_after=1, marks=True, metrics=True, split=True, metrics_first=True, disciplined=True),
-        87_604,
+        100_439,
         QUIET_TWO,
         REPLACED,
     ),
     "a model that warms up, reloads and metrics": new_case(
         Bounds(reloads=2, warm_up=1, warm_up_after=1, metrics=True, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        54_343,
+        65_843,
         QUIET_TWO,
         REPLACED,
         "quarantined",
     ),
     "a reload that begins to warm up, statistics before metrics": new_case(
         Bounds(calls=1, reloads=1, warm_up_after=1, marks=True, metrics=True, split=True),
-        6_108,
+        5_844,
         REPLACED,
-        excuses=(WARM_UP,),
     ),
     "a reload within the settle time": new_case(
         Bounds(reloads=1, boots=KNOWN, stamps=KNOWN, slow_entry=True, moments=True, disciplined=True),
-        52_801,
+        54_858,
         REPLACED,
         QUIET_TWO,
     ),
@@ -64,7 +63,7 @@ LARGE: dict[str, Case] = {
             callers_leave=True,
             on_fall=OnFall.HOLD,
         ),
-        106_931,
+        113_382,
         QUIET,
         BY_PROCESS,
         OVERTAKEN,

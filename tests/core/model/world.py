@@ -181,7 +181,7 @@ class World:
 
     def release(self, index: int) -> None:
         """An operator releases a claim, rightly or wrongly."""
-        self.ledger.release(index + 1)
+        self.ledger.release(index + 1, self.now)
         self.left.releases -= 1
         if self.backend.calls[index].executes:
             self.tainted = judge.WRONG_RELEASE
@@ -219,7 +219,7 @@ class World:
         """The reading arrives."""
         ticket, sample, reading = self._taken(index)
         before = judge.Before(self)
-        verdict = self.ledger.apply(ticket, reading)
+        verdict = self.ledger.apply(ticket, reading, self.now)
         judge.check_verdict(self, before, sample, verdict)
         if verdict.life not in {Life.STALE, Life.SAME}:
             self._read_configuration()
@@ -228,7 +228,7 @@ class World:
         """The reading arrives, and an operator has every broken claim forgotten (E11)."""
         ticket, sample, reading = self._taken(index)
         before = judge.Before(self)
-        verdict, forgotten = self.ledger.restart(ticket, reading)
+        verdict, forgotten = self.ledger.restart(ticket, reading, self.now)
         judge.check_verdict(self, before, sample, verdict)
         self.left.fresh_starts -= 1
         if any(self.backend.calls[claim_id - 1].executes for claim_id in forgotten):
@@ -288,6 +288,10 @@ class World:
         self.backend.restart(drains=self.bounds.drains)
         if self.bounds.slow_restart:
             self.tick()
+
+    def begin_load(self) -> None:
+        """A load that does not serve yet has warmed up."""
+        self.backend.begin_load()
 
     def reload(self, version: str) -> None:
         """The model is loaded anew; what its old load executes runs on."""
@@ -353,6 +357,7 @@ _EVENTS: dict[str, Callable[..., None]] = {
     "end and answer": World.end_and_answer,
     "count": World.count,
     "restart": World.restart,
+    "begin load": World.begin_load,
     "reload": World.reload,
     "reload, metrics reset": World.reload_reset,
     "remove version": World.remove_version,
@@ -365,7 +370,7 @@ _EVENTS: dict[str, Callable[..., None]] = {
 
 OF_A_CALL = frozenset(_EVENTS) - {
     *("begin", "sample", "begin and sample", "sample metrics", "apply", "start afresh"),
-    *("restart", "reload", "reload, metrics reset", "remove version", "add version", "tick", "a moment"),
+    *("restart", "begin load", "reload", "reload, metrics reset", "remove version", "add version", "tick", "a moment"),
     *("becomes an ensemble", "foreign call counted"),
 }
 """The events whose first argument is the index of a call."""
