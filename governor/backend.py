@@ -141,7 +141,7 @@ class Backend:
             else:
                 self._usable.value = False
                 if not self.status.reachable:
-                    self._end_waiting(self.status.problem)
+                    self._away(self.status.problem)
             await trio.sleep(self.config.health_interval_ms / 1000)
 
     def _report(self, before: BackendStatus) -> None:
@@ -157,10 +157,10 @@ class Backend:
             elif self.status.problem is None:
                 _log.info("model_usable", backend=self.config.name, model=model)
 
-    def _end_waiting(self, problem: str) -> None:
+    def _away(self, problem: str) -> None:
         """Who waits for a credit waits for the backend too: a call that it took with it may hold the last one."""
         for identity in self.identities.values():
-            identity.end_waiting(lambda: BackendUnavailableError(problem))
+            identity.backend_away(lambda: BackendUnavailableError(problem))
 
     async def _look_again(self) -> None:
         """E6: it may be another process than before; claims that only the end of theirs can end are looked at.

@@ -18,6 +18,7 @@ from trio_util import AsyncBool
 from governor.core.claims import ClaimState
 from governor.core.counting import ENSEMBLE, PLAIN
 from governor.core.credits import CreditQueue, WaitersFullError
+from governor.core.evidence import Life
 from governor.core.ledger import Ledger
 from governor.entrance import Entrance
 from governor.errors import (
@@ -164,6 +165,11 @@ class Identity:
         """Takes no more calls and lets those without a credit end; started ones go on."""
         self._draining = True
         self.end_waiting(DrainingError)
+
+    def backend_away(self, reason: Callable[[], GovernorError]) -> None:
+        """Nobody answers there: whoever waits is told so, and no call is sent on a connection left from before."""
+        self.end_waiting(reason)
+        self._lanes.close()
 
     def end_waiting(self, reason: Callable[[], GovernorError]) -> None:
         """Ends every call that has no credit yet; they have sent nothing."""
@@ -442,6 +448,9 @@ class Identity:
         if verdict.life in NEW_LIVES:
             self._lives_begun += 1
             self.facts = None  # another load may have another configuration
+            if verdict.life is not Life.RELOAD:
+                # A model process can outlive its server and keep connections open on which nobody answers.
+                self._lanes.close(but=self._ledger.boot)
         self.notes.quarantined(verdict, self._ledger.claims)
         self._teller.tell(verdict)
         self.settle()

@@ -39,10 +39,11 @@ class LanePool:
         self._free.append((trio.current_time(), lane))
         self._returned.set()
 
-    def close(self) -> None:
-        """Closes every free lane at once."""
+    def close(self, *, but: str | None = None) -> None:
+        """Closes every free lane at once, except those to the process with the boot identity `but`."""
         for _, lane in self._free:
-            lane.close()
+            if but is None or lane.boot != but:
+                lane.close()
 
     async def close_idle_lanes(self) -> None:
         """Runs for ever: closes each connection once it has been unused for the idle time."""

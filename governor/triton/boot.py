@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import trio
 
+from governor.triton.jsons import parse_json
 from governor.triton.wire import WireRequest, model_path
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class BootStamp:
 
 def _object(body: bytes) -> dict[str, JsonValue]:
     try:
-        value: JsonValue = json.loads(body)
-    except (ValueError, RecursionError):
+        value = parse_json(body)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -192,6 +192,15 @@ async def test_a_quarantined_claim_is_freed_when_the_backend_comes_back_as_anoth
         assert governed.free == 1
 
 
+async def test_idle_connections_are_closed_when_nobody_answers_any_more() -> None:
+    """D2: the next call must not be sent on one that something else keeps open for a dead server."""
+    async with service() as governed:
+        ask(governed.session(), "0.1")
+        await until(lambda: governed.world.open_lanes == 1 and governed.free == 1, 2)
+        governed.world.kill()
+        await until(lambda: governed.world.open_lanes == 0, CHECK_S + 0.1)
+
+
 async def test_a_restart_between_two_health_checks_frees_it_too() -> None:
     """E6: the server was never seen to be away, and no call can come to notice: the only slot is held."""
     async with service() as governed:

@@ -114,6 +114,20 @@ async def test_without_boot_identity_the_operator_says_what_a_fall_means(
         assert bench.states == left
 
 
+async def test_a_restart_closes_the_idle_connections_to_the_process_before_it() -> None:
+    """E6: a model process can outlive its server and keep them open, and what is sent on them is never answered."""
+    async with identity_bench(slots=3) as bench:
+        for _ in range(2):
+            bench.submit("1")
+        await until(lambda: bench.world.open_lanes == 2 and bench.free == 3, 2)
+        bench.world.reload()
+        await bench.identity.take_reading()
+        assert bench.world.open_lanes == 2, "a reload is no reason"
+        bench.world.restart()
+        await bench.identity.take_reading()
+        assert bench.world.open_lanes == 0
+
+
 # A reload.
 
 
