@@ -170,6 +170,10 @@ async def test_open_call_is_answered_by_the_old_instance(lab: Lab) -> None:
     """E5 to E7: an open claim goes through the reload as if there were none; its answer is its end. A call broken in
     the new instance meanwhile is quiet only when nothing of ours is left, the open one included."""
     async with governed(lab, "a", slots=2, metrics=True) as bench:
+        for _ in range(3):
+            assert await bench.call() == 200
+        await bench.settle()
+        await bench.identity.take_reading()
         opened = await bench.executing(bench.submit(2_500))
         await lab.reload("a")
         broken = await bench.broken(200)

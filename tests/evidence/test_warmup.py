@@ -48,10 +48,10 @@ async def held_over_a_reload(lab: Lab, model: str, *, metrics: bool) -> None:
 
 
 @pytest.mark.slow
-async def test_first_warm_up_of_a_model_that_is_still_being_loaded_is_not_an_end(lab: Lab) -> None:
-    """E7: a model is given a warm-up of two slow calls. They count in the metrics, while statistics and configuration
-    may still be those of the old load and nothing tells of a new one. So the metrics are no proof for a call that no
-    reload has touched, and when the reload shows, the new load's warm-up has made them none at all: it is held."""
+async def test_first_warm_up_of_a_model_that_is_being_loaded_is_not_an_end(lab: Lab) -> None:
+    """E7: a model is given a warm-up of two slow calls while a broken call executes. The metrics count the first while
+    statistics and configuration are those of the old load, and nothing tells of a new one; so they are no proof for a
+    call that no reload has touched. When it shows, the metrics of a model that warms up are none at all: it is held."""
     await have(lab, instances=1)
     async with governed(lab, "warm", metrics=True) as bench:
         for _ in range(4):
