@@ -131,13 +131,15 @@ class OperatorExits:
                 forgotten = tuple(before[claim_id] for claim_id in released)
                 _log.warning("forced_restart", identity=self._name, forgotten=list(released))
                 self._identity.observe("forced_restart", self._name, claims=[*released], epoch=self._ledger.epoch)
-                self._identity.report(verdict)
-                return RestartReport(
+                report = RestartReport(
                     epoch=self._ledger.epoch,
                     proven=len(verdict.ended),
                     forgotten=forgotten,
                     open_claims=len(self._ledger.claims),
                 )
+                # Only now: it hands the credits to whoever waits, whose claims are none that stayed.
+                self._identity.report(verdict)
+                return report
         raise BaselineUnavailableError(f"{self._name} changes faster than it can be read; try again")
 
     def check_epoch(self, expected_epoch: int | None) -> None:

@@ -102,3 +102,16 @@ async def test_quarantined_claims_are_released_at_the_age_the_operator_set() -> 
         assert bench.states == {ClaimState.QUARANTINED: 1}
         assert await until(lambda: bench.free == 1, 20) < 15
         assert bench.identity.statistics().ledger_totals.released_unproven == 1
+
+
+async def test_the_report_counts_what_stayed_and_nobody_who_came_after() -> None:
+    """E11: the credits go to whoever waits at once; their claims are none of those that stayed."""
+    async with identity_bench(slots=2) as bench:
+        bench.world.reload(decoupled_facts())
+        await break_one(bench, 100)
+        bench.submit("50")
+        await until(lambda: bench.states.get(ClaimState.QUARANTINED) == 1, 2 * POLL_S)
+        bench.submit("50 waits")
+        report = await bench.identity.operator.restart()
+        assert (len(report.forgotten), report.open_claims) == (1, 1)
+        assert bench.states == {ClaimState.RUNNING: 2}
