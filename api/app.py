@@ -9,6 +9,7 @@ from werkzeug.routing import BaseConverter
 from .acp.routes import blueprint as acp
 from .auth import Gate
 from .context import GovernorApp, check_rate
+from .cors import Cors
 from .errors import install_error_handlers
 from .guard import Guard
 from .inference import Inference
@@ -70,7 +71,9 @@ def create_app(governor: Governor, source: ConfigSource | None = None) -> Govern
         final_send_timeout_s=config.server.send_timeout_ms / 1000 + _SPARE_S,
         on_error=refused.note,
     )
-    app.asgi_app = guard  # type: ignore[method-assign]  # Quart's documented way to wrap it
+    # Without allowed origins there is nothing to do for them.
+    outermost = Cors(guard, config) if config.server.allow_origins else guard
+    app.asgi_app = outermost  # type: ignore[method-assign]  # Quart's documented way to wrap it
     app.collector = GovernorCollector(governor, refused, lambda: guard.in_flight)
 
     def follow(config: Config) -> None:

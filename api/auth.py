@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 from governor.config.crosscheck import is_loopback
 from governor.errors import InvalidRequestError
 
+from .cors import AllowedOrigins
 from .errors import ForeignOriginError, InvalidHostError, RouteNotFoundError, UnauthorizedError, send_error
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Gate:
     - A target with a broken percent-encoding gets 400.
     - On a loopback bind, a `Host` other than a loopback name at the server's own port gets 403: a web page whose
       name was rebound to 127.0.0.1 sends its own name. On other binds the token protects.
-    - An `Origin` other than the server's own gets 403.
+    - An `Origin` other than the server's own, and none of `server.allow_origins`, gets 403.
     - With `tokens.api` set, a request without that bearer token gets 401; one answer for every reason.
     - Below `/admin` that token is `tokens.admin` instead. Without one there is no such route.
     - On Triton's routes for operators (`is_control_path`) the one token is as good as the other; what only operators
@@ -60,6 +61,7 @@ class Gate:
         self._app = app
         self._loopback = is_loopback(config.server.host)
         self._names = (*_LOOPBACK_NAMES, _bracketed(config.server.host).lower())
+        self._allowed_origins = AllowedOrigins(config)
         self.follow(config)
 
     def follow(self, config: Config) -> None:
@@ -85,7 +87,8 @@ class Gate:
             if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in own:
                 return InvalidHostError()
         for origin in _values(scope, b"origin"):
-            if not self._is_own_origin(origin.decode("latin-1").lower(), own):
+            named = origin.decode("latin-1").lower()
+            if not self._is_own_origin(named, own) and named not in self._allowed_origins:
                 return ForeignOriginError()
         return self._token_refusal(scope)
 

@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 def forget(governor: Governor, session: Session, client_id: str, *, made: bool) -> None:
     """A caller never learned that it was registered. A session that was made for it goes, unless somebody uses it."""
     session.clients.unregister(client_id)
-    used = len(session.clients) or session.pending_count or session.log.subscriber_count
+    used = len(session.clients) or session.in_use
     if made and not used and not session.closed:
         governor.close_session(session.id, reason="client_gone")

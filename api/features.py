@@ -27,7 +27,6 @@ _ALWAYS: Final = (
     "session_load",
     "session_resume",
     "session_list",
-    "session_info",
     "session_prompt",
     "non_blocking_prompt",
     "session_turn_status",
@@ -42,6 +41,7 @@ _ALWAYS: Final = (
     "session_close",
     "session_metadata",
     "session_branch",
+    "session_generation",
     "writer_idle_timeout",
 )
 
@@ -51,6 +51,8 @@ def features(config: Config) -> list[JsonValue]:
     found: list[JsonValue] = [*_ALWAYS]
     if config.tokens.api is not None:
         found.append("require_auth")
+    if config.server.allow_origins:
+        found.append("allow_origin")
     if config.limits.prompt_deadline_ms is not None:
         found.append("prompt_absolute_deadline")
     if RateLimiter.of(config.limits) is not None:

@@ -111,7 +111,7 @@ def tier_of(method: str, path: str) -> Tier | None:
         return None
     if path.endswith(("/heartbeat", "/events")):
         return None
-    if method == "POST" and path.startswith("/session/") and path.endswith("/prompt"):
+    if method == "POST" and path.startswith("/session/") and path.endswith(("/prompt", "/generate")):
         return "prompt"
     return "read" if method in {"GET", "HEAD"} else "mutation"
 

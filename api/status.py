@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from governor.config.crosscheck import is_loopback
 
+from .cors import AllowedOrigins
 from .features import MODE, PROTOCOL_VERSIONS, features, limits
 from .views import iso, summary
 from .wire import WORKSPACE_CWD
@@ -75,8 +76,8 @@ def daemon_status(
             "tokenConfigured": config.tokens.api is not None,
             "requireAuth": config.tokens.api is not None,
             "loopbackBind": loopback,
-            "allowOriginConfigured": False,
-            "allowOriginMode": "none",
+            "allowOriginConfigured": bool(config.server.allow_origins),
+            "allowOriginMode": AllowedOrigins(config).mode,
             "sessionShellCommandEnabled": False,
         },
         "limits": limits(config),

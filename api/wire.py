@@ -1,6 +1,6 @@
 """What clients send, decoded and checked: bytes and strings in, typed requests or `InvalidRequestError` out. Pure.
 
-The shapes are those of the qwen serve protocol; `docs/http-api.md` has them in words. Keys that are not known here
+The shapes are those of the qwen serve protocol; `docs/protocol.md` has them in words. Keys that are not known here
 are ignored, as the protocol asks.
 """
 
@@ -22,6 +22,9 @@ WORKSPACE_CWD: Final = "/"
 """Stands where the protocol names a folder: a governor has models, and no folders."""
 DISPLAY_NAME_CHARS_MAX: Final = 256
 BRANCH_NAME_CHARS_MAX: Final = 200
+GENERATION_BYTES_MAX: Final = 32 * 1024
+"""UTF-8 bytes of the text of a generation; qwen serve has the same bound."""
+HISTORY_PAGE_MAX: Final = 500
 PAGE_SIZE: Final = 20
 PAGE_SIZE_MAX: Final = 1000
 
@@ -140,9 +143,17 @@ def check_restore(body: dict[str, JsonValue]) -> None:
     """Checks the body of `POST /session/:id/load` and `/resume`, in which nothing changes the answer.
 
     Raises:
-        InvalidRequestError: `invalid_cwd`, `invalid_live_replay_mode`, `invalid_compacted_replay_mode`.
+        InvalidRequestError: `invalid_cwd`, `invalid_live_replay_mode`, `invalid_compacted_replay_mode`,
+            `invalid_transcript_limit`.
     """
     check_cwd(body.get("cwd"))
+    page = body.get("historyPageSize")
+    if page is not None and (isinstance(page, bool) or not isinstance(page, int) or not 1 <= page <= HISTORY_PAGE_MAX):
+        raise InvalidRequestError(
+            f"historyPageSize must be a whole number from 1 to {HISTORY_PAGE_MAX}",
+            code="invalid_transcript_limit",
+            maxLimit=HISTORY_PAGE_MAX,
+        )
     _detail_mode(body, "liveReplayMode", code="invalid_live_replay_mode")
     _detail_mode(body, "compactedReplayMode", code="invalid_compacted_replay_mode")
 
@@ -232,6 +243,22 @@ def decode_prompt(body: dict[str, JsonValue], *, max_prompt_bytes: int) -> Promp
     text = "\n".join(_text_of(position, block) for position, block in enumerate(blocks))
     _check_text(text, max_prompt_bytes)
     return PromptRequest(text=text, deadline_ms=_deadline(body.get("deadlineMs")), retry=body.get("retry") is True)
+
+
+def decode_generation(body: dict[str, JsonValue]) -> str:
+    """The body of `POST /session/:id/generate`: the text.
+
+    Raises:
+        InvalidRequestError: `invalid_prompt`, `invalid_prompt_text`.
+        PromptTooLargeError: the text is larger than allowed.
+    """
+    text = body.get("prompt")
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidRequestError(
+            '"prompt" is required and must be a non-empty string, sent as application/json', code="invalid_prompt"
+        )
+    _check_text(text, GENERATION_BYTES_MAX)
+    return text
 
 
 def _text_of(position: int, block: JsonValue) -> str:

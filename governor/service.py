@@ -204,7 +204,7 @@ class Governor:
             await trio.sleep(max(1.0, min(idle_s, detached_s) / 30))
             now_s = trio.current_time()
             for session in list(self.sessions.values()):
-                if session.pending_count or session.log.subscriber_count:
+                if session.in_use:
                     continue
                 unused_s = now_s - session.last_active_s
                 if unused_s > idle_s:

@@ -26,6 +26,7 @@ from governor.errors import (
     SessionNotFoundError,
     ShutdownError,
 )
+from governor.generation import GENERATION_MS_MAX, Generation
 from governor.history import TurnHistory, TurnRecord, error_fields
 from governor.journal import SessionLog
 from governor.places import Places
@@ -132,6 +133,7 @@ class Session:
         self._now_ms = now_ms
         self._queue = PromptQueue(session_id, limits.max_pending_prompts_per_session)
         self._turns: dict[str, _Turn] = {}
+        self._generations: set[Generation] = set()
         self._idle_cancel_told = False
         self._entrance = entrance if entrance is not None else Entrance()
         self._tracer = tracer
@@ -245,6 +247,39 @@ class Session:
     def withdraw(self, prompt_id: str) -> None:
         """Nobody will ever know that this prompt was accepted. It ends, if it has not yet."""
         self.remove(prompt_id)
+
+    def generate(self, text: str) -> Generation:
+        """An answer of the session's model to a text, beside the prompts. It ends with the session at the latest.
+
+        Raises:
+            SessionNotFoundError: the session is closing.
+            DrainingError: an operator lets nothing new in.
+        """
+        if self.closed:
+            raise SessionNotFoundError(self.id, closing=True)
+        self._entrance.check()
+        limit_ms = self._limits.prompt_deadline_ms
+        generation = Generation(
+            self._nursery,
+            self.served,
+            text,
+            key=self.id,
+            request_id=str(uuid.uuid4()),
+            deadline_ms=min(GENERATION_MS_MAX, limit_ms) if limit_ms is not None else GENERATION_MS_MAX,
+            max_answer_bytes=self._limits.max_answer_bytes,
+            on_end=self._generation_ended,
+        )
+        self._generations.add(generation)
+        return generation
+
+    @property
+    def in_use(self) -> bool:
+        """Something of it goes on, or somebody listens."""
+        return bool(self.pending_count or self._generations or self.log.subscriber_count)
+
+    def _generation_ended(self, generation: Generation) -> None:
+        self._generations.discard(generation)
+        self.touch()
 
     # The session itself
 
@@ -440,6 +475,8 @@ class Session:
         self.closed = True
         for turn in list(self._turns.values()):
             self._settle(turn, Outcome.FAILED, error)
+        for generation in list(self._generations):
+            generation.stop(error)
         self.announce(event_type, data)
         self.log.close()
         _log.info("session_closed", session=self.id, reason=data["reason"])

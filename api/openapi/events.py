@@ -127,6 +127,22 @@ _NOTICES: Final[Mapping[str, Schema]] = {
 }
 
 
+def _generated(kind: str, more: Mapping[str, Schema]) -> Schema:
+    return record({"v": const(1), "type": const(kind), "requestId": text(), **more})
+
+
+_SOURCE: Final = {"model": text("Public name."), "modelSource": const("main")}
+_GENERATION: Final[Schema] = {
+    "description": "One event of a generation.",
+    "oneOf": [
+        _generated("started", _SOURCE),
+        _generated("delta", {"seq": count("From 0."), "text": text("A piece of the answer.")}),
+        _generated("done", _SOURCE),
+        _generated("error", {"code": text("As of `turn_error`."), "message": text()}),
+    ],
+}
+
+
 def component(kind: str) -> str:
     """Name of the schema of an event's type."""
     return "Event_" + kind
@@ -142,6 +158,7 @@ EVENT_SCHEMAS: Final[dict[str, Schema]] = {
             "mapping": {kind: f"#/components/schemas/{component(kind)}" for kind in (*_EVENTS, *_NOTICES)},
         },
     },
+    "GenerationEvent": _GENERATION,
     "RecordedEvent": {
         "description": "An event that a session keeps.",
         "oneOf": [ref(component(kind)) for kind in _EVENTS],

@@ -139,6 +139,7 @@ _ALL: Final = (
     _invalid("invalid_cursor", "`cursor` is no `nextCursor`."),
     _invalid("invalid_max_queued", "`maxQueued` is not 16 to 2048."),
     _invalid("invalid_live_replay_mode", "`liveReplayMode` is neither `full` nor `summary`."),
+    _invalid("invalid_transcript_limit", "`historyPageSize` is not 1 to 500.", maxLimit=count()),
     _invalid("invalid_compacted_replay_mode", "`compactedReplayMode` is neither `full` nor `summary`."),
     _invalid("branch_point_invalid", "`atRecordId`: one cannot branch in the past."),
     # Of prompts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.wire import GENERATION_BYTES_MAX
+
 from .operations import PROMPT_ID, SESSION_ID, Answer, Operation, Parameter
 from .shapes import SAFE_INTEGER_MAX, array, const, count, flag, one_of, record, ref, text
 
@@ -22,9 +24,9 @@ _PROMPT: Final = record(
         "eventDetailMode": one_of("full", "summary", description="Both are the same here."),
     },
 )
-_STREAM_HEADERS: Final = {
-    "Cache-Control": "`no-cache, no-transform`.",
-    "X-Accel-Buffering": "`no`.",
+_STREAM_HEADERS: Final = {"Cache-Control": "`no-cache, no-transform`.", "X-Accel-Buffering": "`no`."}
+_EVENT_HEADERS: Final = {
+    **_STREAM_HEADERS,
     "X-Qwen-Event-Epoch": "The life of the event log; a cursor is valid in its own epoch only.",
     "X-Qwen-SSE-Stream-Id": "Of this connection.",
 }
@@ -55,6 +57,33 @@ OPERATIONS: Final = (
             "The checks are made in this order: JSON, session, `eventDetailMode`, `prompt`, its size, `deadlineMs`,"
             " client id, shutdown, queue. While the session has an event stream, the answer closes its connection, so"
             " that the turn starts when the answer was read."
+        ),
+    ),
+    Operation(
+        "POST",
+        "/session/{session_id}/generate",
+        "generateBeside",
+        _TAG,
+        "One answer of the session's model to one text, beside the prompts",
+        (
+            Answer(
+                200,
+                "Frames `event`, `data`: `started`, a `delta` for each piece, `done` or `error`.",
+                ref("GenerationEvent"),
+                "text/event-stream",
+                _STREAM_HEADERS,
+            ),
+        ),
+        (SESSION_ID,),
+        body=record(
+            {"prompt": text(f"At most {GENERATION_BYTES_MAX} bytes of UTF-8.", minLength=1, pattern=r"^[^\x00]*\S")}
+        ),
+        client_id=True,
+        errors=("session_closing", "invalid_prompt", "invalid_prompt_text", "prompt_too_large"),
+        description=(
+            "It is not queued, takes no prompt slot, and is told to this caller alone. Its call takes a slot credit. It"
+            " ends after 60 s, or the operator's deadline if that is shorter, and when its reader leaves; what the"
+            " backend has begun goes on."
         ),
     ),
     Operation(
@@ -125,7 +154,7 @@ OPERATIONS: Final = (
                 " comment now and then.",
                 ref("Event"),
                 "text/event-stream",
-                _STREAM_HEADERS,
+                _EVENT_HEADERS,
             ),
         ),
         (

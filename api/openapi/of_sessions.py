@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from api.wire import BRANCH_NAME_CHARS_MAX, DISPLAY_NAME_CHARS_MAX, PAGE_SIZE, PAGE_SIZE_MAX
+from api.wire import BRANCH_NAME_CHARS_MAX, DISPLAY_NAME_CHARS_MAX, HISTORY_PAGE_MAX, PAGE_SIZE, PAGE_SIZE_MAX
 
 from .operations import SESSION_ID, Answer, Operation, Parameter
 from .shapes import array, const, count, one_of, record, ref, text, unix_ms
@@ -17,12 +17,16 @@ _CWD: Final = text("An absolute path; it is not used.", pattern="^/")
 _MODES: Final = {
     "liveReplayMode": one_of("full", "summary", description="Both are the same here."),
     "compactedReplayMode": one_of("full", "summary", description="Both are the same here."),
+    "historyPageSize": count(
+        "Not used: what is told is the whole history that is kept.", minimum=1, maximum=HISTORY_PAGE_MAX
+    ),
 }
 _RESTORE_ERRORS: Final = (
     "session_closing",
     "invalid_cwd",
     "invalid_live_replay_mode",
     "invalid_compacted_replay_mode",
+    "invalid_transcript_limit",
 )
 _NAME: Final = text(
     minLength=1, maxLength=DISPLAY_NAME_CHARS_MAX, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\S[^\x00-\x1f\x7f-\x9f]*$"

@@ -238,7 +238,7 @@ _STATUS: Final = record(
                 "requireAuth": flag(),
                 "loopbackBind": flag(),
                 "allowOriginConfigured": flag(),
-                "allowOriginMode": text(),
+                "allowOriginMode": one_of("none", "list", "any"),
                 "sessionShellCommandEnabled": const(False),
             }
         ),

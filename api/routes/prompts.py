@@ -12,7 +12,8 @@ from ..context import caller_of, this_app
 from ..errors import PromptNotFoundError, empty_response, json_response
 from ..guard import after_response, if_lost
 from ..receipts import ask_for_receipt
-from ..wire import decode_prompt
+from ..sse import STREAM_HEAD, GenerationBody
+from ..wire import decode_generation, decode_prompt
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
@@ -43,6 +44,23 @@ async def prompt(session_id: str) -> Response:
         },
         202,
     )
+
+
+@blueprint.post("/session/<session_id>/generate")
+async def generate(session_id: str) -> Response:
+    """Has the session's model answer one text, beside the prompts; the answer is a stream for this caller alone."""
+    governor = this_app().governor
+    body = await json_object()
+    session = governor.session(session_id)
+    text = decode_generation(body)
+    caller_of(session)
+    generation = session.generate(text)
+    # The body stops it as well, but is not even begun for a client that is gone by now.
+    after_response(request.scope, generation.stop)
+    heartbeat_s = governor.config.limits.heartbeat_interval_ms / 1000
+    response = Response(GenerationBody(generation, heartbeat_s=heartbeat_s), headers=STREAM_HEAD)
+    response.timeout = None
+    return response
 
 
 @blueprint.post("/session/<session_id>/cancel")

@@ -30,6 +30,11 @@ class View:
         value = self.values.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    def texts(self, key: str) -> list[str]:
+        """The texts in the list under `key`."""
+        value = self.values.get(key)
+        return [str(inner) for inner in value] if isinstance(value, list | tuple) else []
+
     def keys(self, key: str) -> list[str]:
         """The keys of the table under `key`."""
         value = self.values.get(key)
@@ -79,8 +84,16 @@ def is_loopback(host: str) -> bool:
 
 
 def _listening(draft: Draft) -> Iterator[Problem]:
+    if draft.api_token_given or draft.tokens.text("api"):
+        return
+    if "*" in draft.server.texts("allow_origins"):
+        yield Problem(
+            ("server", "allow_origins"),
+            'with "*" and without tokens.api every web page that somebody here looks at could use the backends; set'
+            " tokens.api, or name the origins",
+        )
     host = draft.server.text("host")
-    if host is None or is_loopback(host) or draft.api_token_given or draft.tokens.text("api"):
+    if host is None or is_loopback(host):
         return
     yield Problem(
         ("server", "host"),

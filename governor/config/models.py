@@ -26,6 +26,7 @@ from governor.config.values import (
     MetricsUrl,
     Milliseconds,
     MillisecondsOrUnlimited,
+    Origins,
     ParameterValue,
     Port,
     PublicName,
@@ -69,6 +70,8 @@ class ServerConfig(Section):
     """Client requests being answered at once; further ones are refused with 503."""
     max_large_body_bytes: Bytes = 268_435_456
     """Bytes of inference bodies over 64 KiB held at once; further ones are read when there is room."""
+    allow_origins: Origins = ()
+    """Origins of web pages that may use the governor from a browser, besides its own."""
 
 
 class LimitsConfig(Section):

@@ -43,6 +43,8 @@ def _default(model: type[Section], key: str) -> str:
     default: object = model.model_fields[key].default
     if default is PydanticUndefined:
         return "required"
+    if default == ():
+        return "`[]`"
     return "none" if default is None else f"`{show(default)}`"
 
 

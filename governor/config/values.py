@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,6 +149,31 @@ def normalise_metrics_url(url: str) -> str:
     return base + ("/metrics" if path in {"", "/"} else path)
 
 
+def normalise_origins(value: object) -> tuple[str, ...]:
+    """The one spelling of the origins of web pages: scheme, host, and the port if it is no default one.
+
+    Args:
+        value: a list of them, or of "*" alone, which stands for every page's.
+
+    Raises:
+        ValueError: it is none, with the reason.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise ValueError("it is no list of texts")
+    if "*" in value:
+        if len(value) > 1:
+            raise ValueError('"*" stands for all of them')
+        return ("*",)
+    return tuple(dict.fromkeys(_normalise_origin(each) for each in value))
+
+
+def _normalise_origin(origin: str) -> str:
+    base, path, query = _split_url(origin)
+    if path or query:
+        raise ValueError(f"{origin!r} has more than scheme, host and port")
+    return base
+
+
 def _split_url(url: str) -> tuple[str, str, str]:
     """Scheme, host and port in one spelling; the path; the query."""
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -216,6 +241,11 @@ MillisecondsOrUnlimited = Annotated[
 
 Host = Annotated[
     str, AfterValidator(normalise_host), Expect('an IP address or a host name, such as "127.0.0.1" or "::"')
+]
+Origins = Annotated[
+    tuple[str, ...],
+    BeforeValidator(normalise_origins),
+    Expect('a list such as ["https://chat.example"], or ["*"] for every page, which needs `tokens.api`'),
 ]
 BackendUrl = Annotated[
     str,

@@ -339,8 +339,7 @@ class Events:
                 if line.startswith("data: "):
                     value = json.loads(line.removeprefix("data: "))
                     assert isinstance(value, dict)
-                    if self.exchange.path.endswith("/events"):
-                        check_event(value)
+                    check_event(value, self.exchange.path)
                     return value
         return None
 

@@ -103,6 +103,8 @@ ROUTES = [
     Route("POST", "/session/S/branch", {"name": "branched"}, made_for_the_client=True, busy=True, late=True),
     Route("POST", "/session/S/prompt", TEXT),
     Route("POST", "/session/S/prompt", TEXT, busy=True),
+    Route("POST", "/session/S/generate", {"prompt": "1"}),
+    Route("POST", "/session/S/generate", {"prompt": "1"}, busy=True),
     Route("POST", "/session/S/cancel", {}, busy=True),
     Route("GET", "/session/S/pending-prompts", busy=True),
     Route("DELETE", "/session/S/pending-prompts/x"),

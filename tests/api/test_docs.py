@@ -11,6 +11,7 @@ import pytest
 
 import api
 import governor
+from api.openapi.events import EVENT_SCHEMAS
 from tests.api.harness import service
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "http-api.md").read_text()
+PROTOCOL_PAGE = (DOCS / "protocol.md").read_text()
 OPERATORS_PAGE = (DOCS / "admin.md").read_text()
 PARTS = {
     "<session_id>": ":id",
@@ -103,8 +105,24 @@ def test_every_code_is_documented_and_no_other() -> None:
     assert documented == used - NOT_AN_ANSWER
 
 
-@pytest.mark.parametrize("page", [PAGE, OPERATORS_PAGE])
-def test_every_link_of_a_page_has_its_heading(page: str) -> None:
-    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\(#([\w-]+)\)", page)) <= anchors
+def anchors_of(page: str) -> set[str]:
+    """What the headings of a page are linked by."""
+    headings = re.findall(r"^##+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", ["http-api.md", "admin.md", "protocol.md"])
+def test_every_link_has_its_heading(name: str) -> None:
+    for target, anchor in re.findall(r"\]\(([\w.-]*\.md)?#([\w-]+)\)", (DOCS / name).read_text()):
+        assert anchor in anchors_of((DOCS / (target or name)).read_text()), (target, anchor)
+
+
+def test_every_event_is_documented_and_no_other() -> None:
+    table = PROTOCOL_PAGE.split("| Type | Data", 1)[1].split("\n\n", 1)[0]
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
+    notices = set(re.findall(r"`(\w+)`", PROTOCOL_PAGE.split("move no cursor:", 1)[1].split(".", 1)[0]))
+    assert named | notices == {name.removeprefix("Event_") for name in EVENT_SCHEMAS if name.startswith("Event_")}
+
+
+def test_the_rules_of_admission_are_all_told() -> None:
+    assert re.findall(r"^\| (S\d) \|", PROTOCOL_PAGE, re.MULTILINE) == [f"S{number}" for number in range(1, 8)]

@@ -111,6 +111,15 @@ def test_models_of_one_name_on_two_servers_are_two_identities() -> None:
     assert problems(BACKEND + other + MODEL + alias) == []
 
 
+def test_every_web_page_may_come_only_where_a_token_is_asked_for() -> None:
+    text = f'{MINIMAL}[server]\nallow_origins = ["*"]\n'
+    problem = only_problem(text)
+    assert problem.startswith("line 10: server.allow_origins")
+    assert "set tokens.api" in problem
+    assert problems(f'{text}[tokens]\napi = "0123456789abcdef"\n') == []
+    assert problems(f'{MINIMAL}[server]\nallow_origins = ["https://chat.example"]\n') == []
+
+
 def test_a_prompt_fits_into_a_body() -> None:
     problem = only_problem(f"{MINIMAL}[limits]\nmax_body_bytes = 1000\nmax_prompt_bytes = 1001\n")
     assert problem.startswith("line 11: limits.max_prompt_bytes: received 1001")

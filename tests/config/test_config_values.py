@@ -203,6 +203,28 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
     assert "********@triton" in problem
 
 
+def origins(value: str) -> tuple[str, ...]:
+    return load(f"{MINIMAL}[server]\nallow_origins = {value}\n").server.allow_origins
+
+
+def test_origins_of_web_pages_have_one_spelling() -> None:
+    assert origins('["HTTPS://Chat.Example:443", "https://chat.example", "http://[::1]:80"]') == (
+        "https://chat.example",
+        "http://[::1]",
+    )
+    assert origins('["http://localhost:3000"]') == ("http://localhost:3000",)
+    assert origins("[]") == load(MINIMAL).server.allow_origins == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['"https://a"', "[1]", '["a.example"]', '["null"]', '["https://a/"]', '["https://a/b"]', '["https://a?b"]',
+     '["ftp://a"]', '["https://u@a"]', '["*", "https://a"]', '["https://a:0"]', '[["https://a"]]', "true", "{}"],
+)  # fmt: skip
+def test_what_is_no_origin_is_refused(value: str) -> None:
+    assert "server.allow_origins: received" in only_problem(f"{MINIMAL}[server]\nallow_origins = {value}\n")
+
+
 def test_a_metrics_url_may_have_a_path_and_means_metrics_without_one() -> None:
     def metrics_of(url: str) -> str | None:
         return load(f'{BACKEND}metrics_url = "{url}"\n{MODEL}').backends[0].metrics_url

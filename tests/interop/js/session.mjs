@@ -36,6 +36,14 @@ assert.deepEqual(
 );
 assert.match(said(told), /computed for 0.600 s.*computed for 0.010 s/);
 
+// One answer beside the prompts, which nobody else hears of.
+const generated = [];
+for await (const event of session.generateContent('0.05 beside')) generated.push(event);
+assert.deepEqual(generated.map((event) => event.type), ['started', 'delta', 'done']);
+assert.equal(generated[0].model, 'slow');
+assert.match(generated[1].text, /computed for 0.050 s/);
+assert.doesNotMatch(said(heard.events), /0.050 s/);
+
 await session.setModel('sentiment');
 await session.prompt(ask('What a wonderful day'));
 await assert.rejects(session.setModel('nothing'), (error) => error.status === 404 && error.body.code === 'unknown_model');
