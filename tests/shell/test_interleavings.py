@@ -25,6 +25,7 @@ from tests.shell.world import Break, Fault, Plan
 if TYPE_CHECKING:
     from governor.core.counting import Reading
     from governor.core.evidence import Ticket, Verdict
+    from governor.identity import Call
 
 SESSIONS = 3
 RESTARTS_MAX = 20
@@ -235,26 +236,27 @@ class Life:
             session.let_start(admission.prompt_id)
 
     def do_call(self, step: Step) -> None:
+        # Handed in at once: a life must not be over before a call of its last moment has begun.
+        try:
+            call = self.governed.identity.submit(
+                call_request(self.plan(step), disconnect_on_abandon=self.setting.disconnect), key="plain"
+            )
+        except GovernorError:
+            return
         scope = trio.CancelScope()
         self.calls.append(scope)
-        self.governed.world.nursery.start_soon(self._call, self.plan(step), scope)
+        self.governed.world.nursery.start_soon(self._await_call, call, scope)
         if step.deed == "call that is left":
             scope.deadline = trio.current_time() + step.after_s / 2
 
-    async def _call(self, text: str, scope: trio.CancelScope) -> None:
-        with scope:
-            try:
-                call = self.governed.identity.submit(
-                    call_request(text, disconnect_on_abandon=self.setting.disconnect), key="plain"
-                )
-            except GovernorError:
-                return
-            try:
+    async def _await_call(self, call: Call, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
                 await call.body()
-            except GovernorError:
-                pass
-            finally:
-                call.abandon()
+        except GovernorError:
+            pass
+        finally:
+            call.abandon()
 
     def check(self) -> None:
         """Holds at any time."""
