@@ -22,12 +22,12 @@ class Messages:
     """Reads the messages of one stream.
 
     Attributes:
-        seen: every message so far, with the id of its frame.
+        seen: every message so far, with the id of its frame; given, it is added to.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, seen: list[tuple[int | None, dict[str, Any]]] | None = None) -> None:
         self.events = events
-        self.seen: list[tuple[int | None, dict[str, Any]]] = []
+        self.seen: list[tuple[int | None, dict[str, Any]]] = seen if seen is not None else []
 
     async def next(self) -> dict[str, Any] | None:
         """The next message; comments are passed over. None at the end of the stream."""
