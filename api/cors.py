@@ -17,14 +17,17 @@ ANY: Final = "*"
 _NO_PAGE: Final = "null"
 """What a browser says for a page that has no origin, which anybody can make: it is never allowed."""
 _MAY_READ: Final = (
-    (b"access-control-expose-headers", b"Retry-After, X-Qwen-Event-Epoch, X-Qwen-SSE-Stream-Id"),
+    (b"access-control-expose-headers", b"Retry-After, X-Qwen-Event-Epoch, X-Qwen-SSE-Stream-Id, Acp-Connection-Id"),
     (b"vary", b"Origin"),
 )
 _MAY_SEND: Final = (
     (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE, OPTIONS"),
     (
         b"access-control-allow-headers",
-        b"Authorization, Content-Type, X-Qwen-Client-Id, Last-Event-ID, X-Qwen-Event-Epoch",
+        (
+            b"Authorization, Content-Type, X-Qwen-Client-Id, Last-Event-ID, X-Qwen-Event-Epoch, Acp-Connection-Id,"
+            b" Acp-Session-Id"
+        ),
     ),
     (b"access-control-max-age", b"86400"),
 )

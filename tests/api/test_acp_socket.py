@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tests.api.harness import make_config
-from tests.api.test_main import SERVER, Running, running
-from tests.api.test_main import runtime_dir  # noqa: F401  # a fixture of every test here
+from tests.api.test_main import (
+    SERVER,
+    Running,
+    running,
+    runtime_dir,  # noqa: F401  # a fixture of every test here
+)
 from tests.shell.world import Plan
 
 if TYPE_CHECKING:

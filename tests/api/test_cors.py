@@ -18,7 +18,7 @@ TOKEN = "0123456789abcdef"
 ASKS = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
 MAY_READ = {
     "access-control-allow-origin": PAGE,
-    "access-control-expose-headers": "Retry-After, X-Qwen-Event-Epoch, X-Qwen-SSE-Stream-Id",
+    "access-control-expose-headers": "Retry-After, X-Qwen-Event-Epoch, X-Qwen-SSE-Stream-Id, Acp-Connection-Id",
     "vary": "Origin",
 }
 
@@ -35,7 +35,8 @@ async def test_a_preflight_of_an_allowed_page_is_answered_without_a_token(autoju
             **MAY_READ,
             "access-control-allow-methods": "GET, POST, PATCH, DELETE, OPTIONS",
             "access-control-allow-headers": (
-                "Authorization, Content-Type, X-Qwen-Client-Id, Last-Event-ID, X-Qwen-Event-Epoch"
+                "Authorization, Content-Type, X-Qwen-Client-Id, Last-Event-ID, X-Qwen-Event-Epoch, Acp-Connection-Id,"
+                " Acp-Session-Id"
             ),
             "access-control-max-age": "86400",
         }

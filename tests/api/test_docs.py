@@ -111,7 +111,7 @@ def anchors_of(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", ["http-api.md", "admin.md", "protocol.md"])
+@pytest.mark.parametrize("name", ["http-api.md", "admin.md", "protocol.md", "acp.md"])
 def test_every_link_has_its_heading(name: str) -> None:
     for target, anchor in re.findall(r"\]\(([\w.-]*\.md)?#([\w-]+)\)", (DOCS / name).read_text()):
         assert anchor in anchors_of((DOCS / (target or name)).read_text()), (target, anchor)
