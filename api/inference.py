@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
     from governor.identity import Call, Head
-    from governor.requests import RequestHead
     from governor.service import Governor
+    from governor.triton.requestcheck import RequestHead
     from governor.turn import ServedModel
 
     T = TypeVar("T")

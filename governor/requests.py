@@ -17,8 +17,7 @@ import trio
 from governor.errors import BackendProtocolError, CallerError, GovernorError
 from governor.triton.jsons import parse_json
 from governor.triton.metadata import parse_model
-from governor.triton.outcomes import CallKind
-from governor.triton.requestcheck import check_generate, check_infer, is_unambiguous, read_document
+from governor.triton.requestcheck import find_fault
 from governor.triton.text import error_message
 from governor.triton.wire import WireRequest, model_path
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from governor.errors import JsonValue
     from governor.identity import Identity
     from governor.triton.metadata import ModelFacts
-    from governor.triton.requestcheck import Document
+    from governor.triton.requestcheck import RequestHead
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -42,7 +41,6 @@ UNKNOWN_S: Final = 5.0
 _DOUBT_S: Final = 1.0
 """What is younger is not doubted: else every refusal by Triton would cost a question."""
 _VERSIONS_MAX: Final = 16
-_DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _NO_MODEL: Final = "Request for unknown model: "
 
 
@@ -76,41 +74,8 @@ class DecoupledModelError(RequestRefusedError):
     code = "decoupled_model"
     status = 501
 
-    def __init__(self) -> None:
-        super().__init__(_DECOUPLED, status=501)
 
-
-@dataclass(frozen=True, slots=True)
-class RequestHead:
-    """The part of a request that is looked at.
-
-    Attributes:
-        kind: how the model is called.
-        version: the version that is asked for; None leaves it to Triton.
-        text: the request's JSON; empty where there is none that can be read.
-        raw_bytes: length of what comes behind it.
-        document: the JSON, parsed; None where it is too large to be looked at, or unclear.
-    """
-
-    kind: CallKind
-    version: str | None
-    text: bytes
-    raw_bytes: int
-    document: Document | None
-
-    @classmethod
-    def of(cls, kind: CallKind, version: str | None, text: bytes, raw_bytes: int = 0) -> RequestHead:
-        """Parses what is small enough."""
-        return cls(kind, version, text, raw_bytes, read_document(text))
-
-    @property
-    def timeout_us(self) -> int | None:
-        """The request parameter `timeout` of `infer`, in microseconds; None where there is none."""
-        parameters = self.document.get("parameters") if self.document is not None else None
-        value = parameters.get("timeout") if isinstance(parameters, dict) else None
-        if self.kind is not CallKind.INFER or isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            return None
-        return value
+_KINDS: Final = {kind.status: kind for kind in (RequestRefusedError, TensorDataError, DecoupledModelError)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +125,12 @@ class RequestCheck:
         told = self._told.get(head.version)
         if told is None or not self._is_fresh(told):
             told = await self._ask(head.version, after=arrived_after)
-        if told is None or _fault(head, told) is None:
+        if told is None or _refusal(head, told) is None:
             return
         told = await self._ask(head.version, after=arrived_after)
-        fault = _fault(head, told) if told is not None else None
-        if fault is not None:
-            raise fault
+        refusal = _refusal(head, told) if told is not None else None
+        if refusal is not None:
+            raise refusal
 
     def doubt(self) -> None:
         """Triton answered as if the model were another one than is known: the next request asks again."""
@@ -212,24 +177,15 @@ class RequestCheck:
         return told
 
 
-def _fault(head: RequestHead, told: _Told) -> RequestRefusedError | None:
+def _refusal(head: RequestHead, told: _Told) -> RequestRefusedError | None:
     """Why Triton would refuse the request, for certain."""
     if told.refusal is not None:
         status, sentence = told.refusal
         return NotServedError(sentence, status=status)
-    if told.facts is None:
+    fault = find_fault(head, told.facts) if told.facts is not None else None
+    if fault is None:
         return None
-    if head.kind is CallKind.INFER and told.facts.decoupled:
-        return DecoupledModelError()
-    if head.document is None:
-        return None
-    if head.kind is CallKind.INFER:
-        fault = check_infer(head.document, told.facts, text_bytes=len(head.text), raw_bytes=head.raw_bytes)
-    else:
-        fault = check_generate(head.document, told.facts)
-    if fault is None or not is_unambiguous(head.text):
-        return None
-    kind = RequestRefusedError if fault.status == RequestRefusedError.status else TensorDataError
+    kind = _KINDS.get(fault.status, RequestRefusedError)
     return kind(fault.sentence, status=fault.status)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from governor.errors import InvalidRequestError
-from governor.requests import RequestHead
 from governor.triton.outcomes import CallKind
-from governor.triton.requestcheck import CHECKED_BYTES_MAX
+from governor.triton.requestcheck import CHECKED_BYTES_MAX, RequestHead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

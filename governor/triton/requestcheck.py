@@ -8,11 +8,13 @@ request with several faults may be told another of them than Triton would tell.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from governor.errors import JsonValue
 from governor.triton.jsons import parse_json
+from governor.triton.outcomes import CallKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -37,7 +39,9 @@ _KINDS: Final[dict[str, frozenset[type]]] = {
     "FP32": frozenset({int, float}),
     "FP64": frozenset({int, float}),
 }
+_DATA: Final = b'"data"'
 _SIZE_MAX: Final = 2**63 - 1
+_DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _WRONG_LENGTH: Final = "Unable to parse 'data': Shape does not match true shape of 'data' field"
 _BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to "
@@ -52,6 +56,40 @@ class Fault(NamedTuple):
 
     status: int
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The part of a request that is looked at.
+
+    Attributes:
+        kind: how the model is called.
+        version: the version that is asked for; None leaves it to Triton.
+        text: the request's JSON; empty where there is none that can be read.
+        raw_bytes: length of what comes behind it.
+        document: the JSON, parsed, without the numbers of its tensors; None where it is too large to be looked at, or
+            unclear.
+    """
+
+    kind: CallKind
+    version: str | None
+    text: bytes
+    raw_bytes: int
+    document: Document | None
+
+    @classmethod
+    def of(cls, kind: CallKind, version: str | None, text: bytes, raw_bytes: int = 0) -> RequestHead:
+        """Parses what is small enough."""
+        return cls(kind, version, text, raw_bytes, read_document(text))
+
+    @property
+    def timeout_us(self) -> int | None:
+        """The request parameter `timeout` of `infer`, in microseconds; None where there is none."""
+        parameters = self.document.get("parameters") if self.document is not None else None
+        value = parameters.get("timeout") if isinstance(parameters, dict) else None
+        if self.kind is not CallKind.INFER or isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            return None
+        return value
 
 
 class GivenInput(NamedTuple):
@@ -73,35 +111,70 @@ class GivenInput(NamedTuple):
 
 
 def read_document(text: bytes) -> Document | None:
-    """The JSON object of a request; None if it is too large to be looked at, or unclear."""
+    """The JSON object of a request without the numbers in its tensors; None if it is too large, or unclear.
+
+    The numbers are most of the text, and of no interest as long as nothing else is wrong.
+    """
     if not 0 < len(text) <= CHECKED_BYTES_MAX:
         return None
     try:
-        document: JsonValue = json.loads(text.decode())
+        document: JsonValue = json.loads(_without_numbers(text).decode())
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 
 
-def is_unambiguous(text: bytes) -> bool:
-    """Triton's parser certainly reads it as ours does: no key twice, no NUL (which ends a text there), no NaN."""
-    if b"\\u0000" in text:
-        return False
+def _without_numbers(text: bytes) -> bytes:
+    """The text with empty lists for the `data` of tensors, unless they hold texts."""
+    pieces, done = [], 0
+    while (key := text.find(_DATA, done)) >= 0:
+        start = key + len(_DATA)
+        ends = [end for end in (text.find(b'"', start), text.find(b"}", start)) if end >= 0]
+        opening = text.find(b"[", start, min(ends, default=len(text)))
+        closing = text.rfind(b"]", start, min(ends, default=len(text)))
+        kept = opening + 1 if 0 < opening < closing else start
+        pieces.append(text[done:kept])
+        done = closing if 0 < opening < closing else start
+    pieces.append(text[done:])
+    return b"".join(pieces)
+
+
+def read_exactly(text: bytes) -> Document | None:
+    """The same, whole; None if Triton's parser may read it otherwise: a key twice, a NUL (which ends a text there)."""
     try:
-        parse_json(text)
+        document = parse_json(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return document if isinstance(document, dict) and b"\\u0000" not in text else None
 
 
-def check_infer(document: Document, facts: ModelFacts, *, text_bytes: int, raw_bytes: int) -> Fault | None:
+def find_fault(head: RequestHead, facts: ModelFacts) -> Fault | None:
+    """What Triton would say if it would refuse this request, for certain; None if it would not, or may not."""
+    if head.kind is CallKind.INFER and facts.decoupled:
+        return Fault(501, _DECOUPLED)
+    if head.document is None or _check(head, head.document, facts) is None:
+        return None
+    # Now it is worth while to read all of it, and as exactly as Triton does.
+    whole = read_exactly(head.text)
+    fault = _check(head, whole, facts) if whole is not None else None
+    if fault is None or whole is None or fault.status != 400 or head.kind is not CallKind.INFER:
+        return fault
+    return fault if is_readable(whole, raw_bytes=head.raw_bytes) else None
+
+
+def _check(head: RequestHead, document: Document, facts: ModelFacts) -> Fault | None:
+    if head.kind is CallKind.INFER:
+        return check_infer(document, facts, text_bytes=len(head.text))
+    return check_generate(document, facts)
+
+
+def check_infer(document: Document, facts: ModelFacts, *, text_bytes: int) -> Fault | None:
     """What Triton would say if it would refuse this `infer` request; None if it would not, or may not.
 
     Args:
-        document: the request's JSON.
+        document: the request's JSON, with the tensors' numbers or without.
         facts: the model.
         text_bytes: length of the JSON.
-        raw_bytes: length of what comes behind it.
     """
     given = _given_inputs(document)
     label = _label(document)
@@ -118,10 +191,22 @@ def check_infer(document: Document, facts: ModelFacts, *, text_bytes: int, raw_b
         or _wrong_batch(given, facts, label)
         or _wrong_tensor(given, facts, label)
     )
-    # Triton reads the data before it looks at all this, and what it finds wrong there it says in words of its own.
-    if sentence is None or not _is_consistent(given, raw_bytes):
-        return None
-    return Fault(400, sentence)
+    return Fault(400, sentence) if sentence is not None else None
+
+
+def is_readable(document: Document, *, raw_bytes: int) -> bool:
+    """The tensors of a whole `infer` request are there and can be read.
+
+    Triton reads them before it looks at anything else, and what it finds wrong there it says in words of its own.
+
+    Args:
+        document: the request's JSON, whole.
+        raw_bytes: length of what comes behind it.
+    """
+    given = _given_inputs(document) or []
+    if sum(each.binary_bytes for each in given) != raw_bytes:
+        return False
+    return all(each.data is None or _is_readable(each.data, each.datatype, each.shape) for each in given)
 
 
 def check_generate(document: Document, facts: ModelFacts) -> Fault | None:
@@ -167,13 +252,6 @@ def _given_input(value: JsonValue) -> GivenInput | None:
         return None
     known = datatype if datatype in DATATYPES else _INVALID
     return GivenInput(name, known, tuple(sizes), None, binary_bytes)
-
-
-def _is_consistent(given: list[GivenInput], raw_bytes: int) -> bool:
-    """The data is there and can be read as what it says it is."""
-    if sum(each.binary_bytes for each in given) != raw_bytes:
-        return False
-    return all(each.data is None or _is_readable(each.data, each.datatype, each.shape) for each in given)
 
 
 def _is_readable(data: list[JsonValue], datatype: str, shape: tuple[int, ...]) -> bool:

@@ -12,7 +12,7 @@ import trio
 from governor.requests import FRESH_S, UNKNOWN_S
 from governor.triton.requestcheck import CHECKED_BYTES_MAX
 from tests.api.harness import Answer, AsgiExchange, Service, service
-from tests.shell.world import Plan
+from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -81,6 +81,21 @@ async def test_a_version_that_triton_does_not_serve_takes_no_credit(autojump_clo
             answer = await send(up, {}, path=f"/v2/models/chat/versions/9/{kind}")
             assert (answer.status, answer.code, answer.json["error"]) == (404, "model_not_served", UNKNOWN)
         assert calls(up) == 0
+
+
+async def test_an_unknown_version_leaves_no_doubt_that_would_hold_a_broken_call(autojump_clock: MockClock) -> None:
+    """Nobody knows of such an answer whether it was counted; with one slot, no quiet moment would ever tell."""
+    async with service() as up:
+        reply = (404, "application/json", json.dumps({"error": UNKNOWN}).encode())
+        up.world.replies["GET /v2/models/m/versions/9/config"] = reply
+        up.world.next_plans.append(Plan(body=b"{}"))
+        assert (await up.ask("POST", INFER, data=b"{}")).status == 200
+        assert (await send(up, {}, path="/v2/models/chat/versions/9/infer")).code == "model_not_served"
+        up.world.next_plans.append(Plan(seconds=0.5, body=b"{}", breaks=Break.AFTER_DELIVERY))
+        assert (await up.ask("POST", INFER, data=b"{}")).code == "backend_connection_lost"
+        assert up.free == 0
+        await trio.sleep(2)
+        assert up.free == 1
 
 
 async def test_infer_on_a_decoupled_model_takes_no_credit(autojump_clock: MockClock) -> None:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from governor.triton.metadata import parse_model
-from governor.triton.requestcheck import Fault, check_generate, check_infer, is_unambiguous, read_document
+from governor.triton.outcomes import CallKind
+from governor.triton.requestcheck import Fault, RequestHead, find_fault
 from tests.e2e.oddities import faulty, generate, good, odd
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def fault_of(made: Made, facts: ModelFacts) -> Fault | None:
     """What the governor would say to an `infer` request."""
     body, fields = made.body()
     text = body[: int(fields.get("Inference-Header-Content-Length", len(body)))]
-    document = read_document(text)
-    if document is None or not is_unambiguous(text):
-        return None
-    return check_infer(document, facts, text_bytes=len(text), raw_bytes=len(body) - len(text))
+    head = RequestHead.of(CallKind.INFER, None, text, len(body) - len(text))
+    return find_fault(head, facts)
 
 
 def in_one_order(sentence: str) -> str:
@@ -89,8 +88,7 @@ def test_generate_is_refused_as_triton_refuses_it(direct: httpx.Client) -> None:
         made = generate(models[name], dice)
         body, _fields = made.body()
         answer = direct.post(f"/v2/models/{name}/{kind}", content=body)
-        document = read_document(body)
-        fault = check_generate(document, models[name]) if document is not None else None
+        fault = find_fault(RequestHead.of(CallKind(kind), None, body), models[name])
         seen[fault is not None, answer.status_code] += 1
         if answer.status_code == 200:
             assert fault is None, made
