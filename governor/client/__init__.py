@@ -8,17 +8,6 @@ It works under trio and under asyncio; `SyncDaemonClient` and `SyncDaemonSession
 not async. It needs nothing of the server's dependencies. docs/sdk.md tells the rest.
 """
 
-from .admin import AdminClient
-from .admin_shapes import (
-    AdminState,
-    AuditPage,
-    ClaimState,
-    IdentityState,
-    ReleaseReport,
-    RestartReport,
-    RestartResult,
-)
-from .admin_stream import AdminEvents, AdminStream
 from .client import DaemonClient
 from .errors import (
     DaemonConnectionError,
@@ -79,19 +68,12 @@ from .shapes import (
 from .sse import SseFrame, SseParser
 from .subscription import EventStream
 from .sync import SyncDaemonClient, SyncDaemonSessionClient, SyncEventStream, SyncTurn
-from .sync_admin import SyncAdminClient, SyncAdminStream
 from .turn import Turn
 
 __all__ = [
-    "AdminClient",
-    "AdminEvents",
-    "AdminState",
-    "AdminStream",
     "AgentMessageChunk",
     "AgentThoughtChunk",
-    "AuditPage",
     "Capabilities",
-    "ClaimState",
     "ClientEvicted",
     "CreateSessionRequest",
     "DaemonClient",
@@ -108,7 +90,6 @@ __all__ = [
     "DaemonTurnError",
     "DaemonUsageError",
     "EventStream",
-    "IdentityState",
     "ModelSwitchFailed",
     "ModelSwitched",
     "PendingPrompt",
@@ -119,10 +100,7 @@ __all__ = [
     "PromptCancelled",
     "PromptRequest",
     "PromptResult",
-    "ReleaseReport",
     "ReplayComplete",
-    "RestartReport",
-    "RestartResult",
     "RestoreSessionRequest",
     "RestoredSession",
     "RetryPolicy",
@@ -141,8 +119,6 @@ __all__ = [
     "SseParser",
     "StateResyncRequired",
     "StreamFailed",
-    "SyncAdminClient",
-    "SyncAdminStream",
     "SyncDaemonClient",
     "SyncDaemonSessionClient",
     "SyncEventStream",

@@ -248,7 +248,13 @@ def _given_input(value: JsonValue) -> GivenInput | None:
     binary_bytes = parameters.get("binary_data_size", 0)
     if isinstance(data, list) and not parameters:
         return GivenInput(name, datatype, tuple(sizes), data, 0) if datatype in DATATYPES else None
-    if data is not None or not isinstance(binary_bytes, int) or isinstance(binary_bytes, bool) or binary_bytes < 0:
+    if (
+        "data" in value
+        or not parameters
+        or not isinstance(binary_bytes, int)
+        or isinstance(binary_bytes, bool)
+        or binary_bytes < 0
+    ):
         return None
     known = datatype if datatype in DATATYPES else _INVALID
     return GivenInput(name, known, tuple(sizes), None, binary_bytes)

@@ -107,6 +107,20 @@ async def test_a_reload_through_us_is_seen_at_once(autojump_clock: MockClock) ->
         assert asked(up) == before + 1, "what the model is was asked again"
 
 
+async def test_after_any_load_every_model_of_the_server_is_asked_anew(autojump_clock: MockClock) -> None:
+    """A load may change a model without its counters showing it, and the members of an ensemble with it."""
+    async with service(tokens={"admin": ADMIN}) as up:
+        up.world.replies[CONFIG] = config()
+        assert (await send(up, body())).status == 200
+        identity = up.governor.models["chat"].identity
+        for act in ("load", "unload"):
+            before = asked(up)
+            assert (await ask(up, "POST", f"/v2/repository/models/chat/{act}", headers=OPERATOR)).status == 404
+            assert identity.facts is None
+            assert (await send(up, body())).status == 200
+            assert asked(up) == before + 1
+
+
 async def test_a_call_that_executes_keeps_its_slot_over_a_reload(autojump_clock: MockClock) -> None:
     async with service(tokens={"admin": ADMIN}) as up, trio.open_nursery() as nursery:
         up.world.next_plans.append(Plan(seconds=5, body=b"{}"))
