@@ -1,10 +1,10 @@
-"""The command `governor`: `serve`, `check`, `--version`.
+"""The command `governor`: the server's `serve` and `check`, and the commands of its clients (governor/cli/).
 
 It is there where only the client is installed too, so nothing here needs the server's dependencies until a command of
-the server runs.
+the server runs. docs/cli.md has the exit codes of the clients' commands.
 
-Exit codes: 0 for a requested end or a clean check; 1 for a failure while serving or a check with errors; 2 for a
-command line or a configuration that cannot work, or without the server's dependencies.
+Exit codes of the server's: 0 for a requested end or a clean check; 1 for a failure while serving or a check with
+errors; 2 for a command line or a configuration that cannot work, or without the server's dependencies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from governor.cli import add_commands, complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +31,7 @@ _OUR_OWN = {"api", "governor"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
     parser = _parser()
+    complete(parser)
     options = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     return run(options)
@@ -117,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"governor {version('triton-governor')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_commands(commands)
     serve = commands.add_parser("serve", help="serve a configuration until SIGTERM or SIGINT")
     serve.add_argument("config", type=Path, metavar="CONFIG", help="the TOML file; see docs/configuration.md")
     serve.add_argument("--host", help="listen on this address (server.host)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from governor.core.claims import ClaimState
-from governor.identity import IdentityKey
+from governor.diagnosis import diagnose
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 def readiness(governor: Governor) -> tuple[bool, dict[str, JsonValue]]:
     """Whether at least one model can be used now, and the details as the body of the answer."""
     statistics = governor.statistics()
-    by_key = {identity.key: identity for identity in statistics.identities}
-    problems = governor.problems()
+    found = {
+        identity.key: diagnose(identity, governor.backends[identity.key.backend])
+        for identity in governor.identities.values()
+    }
     models: dict[str, JsonValue] = {}
     usable = 0
     for name, served in governor.models.items():
-        identity = by_key[IdentityKey(served.config.backend, served.config.triton_model)]
-        reason = problems.get(name) or _all_quarantined(identity)
+        reason = found[served.identity.key].problem
         models[name] = {"usable": reason is None, "reason": reason}
         usable += reason is None
     ready = usable > 0 and not statistics.draining
     body: dict[str, JsonValue] = {"ready": ready, "draining": statistics.draining, "models": models}
+    body["problems"] = [
+        f"{key}: {sentence}"
+        for key, diagnosis in found.items()
+        for sentence in (diagnosis.problem, *diagnosis.remarks)
+        if sentence is not None
+    ]
     body["identities"] = [shown for identity in statistics.identities if (shown := _remarkable(identity)) is not None]
     return ready, body
-
-
-def _all_quarantined(identity: IdentityStatistics) -> str | None:
-    held = identity.ledger.states.get(ClaimState.QUARANTINED, 0)
-    if held < identity.ledger.slots:
-        return None
-    return f"all {held} slots are held by calls that nothing can prove ended; restart the backend"
 
 
 def _remarkable(identity: IdentityStatistics) -> dict[str, JsonValue] | None:

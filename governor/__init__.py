@@ -10,6 +10,7 @@ turn.py       one text to one model and back
 session.py    prompts in order and their events
 service.py    all of it for one configuration
 client/       sessions and prompts of a governor, from Python; needs nothing of the rest
+cli/          the commands of the client
 simulator/    a Triton that misbehaves on command
 demo/         a real Triton, demo models and a governor in one command
 """

@@ -1,10 +1,14 @@
 """Every act of an operator: who, what, why, and what came of it (A7).
 
-An act is one log event and one entry of a bounded ring. The entry is made when the act has ended, in whatever way.
+An act is one log event, one entry of a bounded ring and, where the operator wants it, one line of a file. The entry is
+made when the act has ended, in whatever way. The file is opened for each act, so that it can be moved away and a new
+one begins; an act that could not be written there is not begun.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from governor.errors import GovernorError
+from governor.errors import AuditUnavailableError, GovernorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,10 +102,12 @@ class AuditLog:
 
     Args:
         now_ms: wall-clock time in Unix milliseconds.
+        path: the file; None for none.
     """
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], path: str | None = None) -> None:
         self._now_ms = now_ms
+        self._path = path
         self._entries: deque[AuditEntry] = deque(maxlen=ENTRIES_MAX)
         self._last_id = 0
 
@@ -114,10 +120,15 @@ class AuditLog:
     def act(
         self, actor: Actor, act: str, *, target: str, reason: str | None, **asked: JsonValue
     ) -> Iterator[AuditEntry]:
-        """Wraps one act; what is written into `report` inside is kept. Errors pass through."""
+        """Wraps one act; what is written into `report` inside is kept. Errors pass through.
+
+        Raises:
+            AuditUnavailableError: the file cannot be written; the act was not begun.
+        """
         self._last_id += 1
         entry = AuditEntry(self._last_id, self._now_ms(), actor, act, target, reason, asked)
         try:
+            self._check_file()
             yield entry
             if entry.result == "interrupted":
                 entry.result = "done"
@@ -131,6 +142,31 @@ class AuditLog:
             entry.ended_at_ms = self._now_ms()
             self._entries.append(entry)
             self._tell(entry)
+            self._write(entry)
+
+    def _check_file(self) -> None:
+        if self._path is None:
+            return
+        try:
+            os.close(self._open(self._path))
+        except OSError as error:
+            raise AuditUnavailableError(error.strerror or str(error)) from error
+
+    def _write(self, entry: AuditEntry) -> None:
+        if self._path is None or entry.code == AuditUnavailableError.code:
+            return
+        try:
+            descriptor = self._open(self._path)
+            try:
+                os.write(descriptor, json.dumps(entry.json()).encode() + b"\n")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _log.error("audit_write_failed", path=self._path, audit_id=entry.id, error=str(error))
+
+    @staticmethod
+    def _open(path: str) -> int:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _tell(self, entry: AuditEntry) -> None:
         _log.warning(

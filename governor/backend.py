@@ -113,6 +113,12 @@ class Backend:
         self.status = BackendStatus()
         self.identities: dict[str, Identity] = {}
         self._usable = AsyncBool(value=False)
+        self._checked_at_s: float | None = None
+
+    @property
+    def check_age_s(self) -> float | None:
+        """Seconds since the last health check ended; None before the first has."""
+        return None if self._checked_at_s is None else trio.current_time() - self._checked_at_s
 
     async def wait_usable(self) -> None:
         """Returns as soon as a health check finds the server usable."""
@@ -134,6 +140,7 @@ class Backend:
             before = self.status
             # A copy: a reload may add a model while the server is asked for one after the other.
             self.status = await self._check(self.config, list(self.identities), before.server)
+            self._checked_at_s = trio.current_time()
             self._report(before)
             if self.status.problem is None:
                 await self._look_again()

@@ -21,6 +21,7 @@ expected and what to do.
     │   ├── CreditWaitTimeoutError
     │   ├── BranchWaitError
     │   ├── SessionLimitError
+    │   ├── AuditUnavailableError
     │   └── DrainingError
     ├── BackendError           the backend did not answer, or not with a result                 5xx
     │   ├── BackendUnavailableError   the call never reached it completely (E3)
@@ -245,6 +246,17 @@ class SessionLimitError(RefusedError):
             f"{limit} sessions are live, which is the limit; close one or retry later",
             limit=limit,
             scope="total",
+        )
+
+
+class AuditUnavailableError(RefusedError):
+    """The file of the audit log cannot be written, and no act goes without its line there."""
+
+    code = "audit_unavailable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The audit log cannot be written ({reason}), so nothing was done; make server.audit_file writable"
         )
 
 

@@ -93,7 +93,7 @@ class Operations:
         self._source = source
         self._reloading = False
         self._busy: set[IdentityKey] = set()
-        self.audit = AuditLog(governor.now_ms)
+        self.audit = AuditLog(governor.now_ms, governor.config.server.audit_file)
 
     async def restart(self, order: RestartOrder, actor: Actor) -> list[RestartResult]:
         """Forces a restart of the named identities, each on its own: one that is refused keeps none back.

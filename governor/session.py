@@ -104,6 +104,7 @@ class Session:
         clients: who uses it.
         history: what became of its prompts.
         log: what was told of them.
+        when_ended: called once, when the session has ended. They must neither block nor raise.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Session:
         self.created_at_ms = now_ms()
         self.last_active_s = trio.current_time()
         self.closed = False
+        self.when_ended: list[Callable[[], None]] = []
         self.clients = Clients(session_id)
         self.history = TurnHistory()
         self._limits = limits
@@ -479,6 +481,8 @@ class Session:
             generation.stop(error)
         self.announce(event_type, data)
         self.log.close()
+        for callback in list(self.when_ended):
+            callback()
         _log.info("session_closed", session=self.id, reason=data["reason"])
 
     # Events

@@ -29,6 +29,7 @@ class Call:
         deliver: see above; it may be changed until then.
         frame: the response as an SSE frame; empty before.
         anchor: id of the newest event that belongs before the response on a session's stream.
+        sure: it was sent with an event after the anchor, or after one: whoever has seen that has had the response.
         on_taken: called when a reader has taken the response.
     """
 
@@ -37,6 +38,7 @@ class Call:
         self.deliver = deliver
         self.frame = b""
         self.anchor = 0
+        self.sure = False
         self.on_taken: Callable[[], None] | None = None
         self._released = False
 

@@ -76,6 +76,7 @@ class Binding:
         self._outbox = Outbox()
         self._stream: SessionStream | None = None
         self._taken: deque[Call] = deque(maxlen=_TAKEN_MAX)
+        session.when_ended.append(self._session_ended)
 
     @property
     def streaming(self) -> bool:
@@ -134,7 +135,7 @@ class Binding:
             )
         except SubscribersFullError:
             raise SubscriberLimitError(limits.max_subscribers_per_session) from None
-        # Sent to the reader before, but on their way with an event that it has not seen.
+        # They went out with events that the client has not seen, so it has not seen them either.
         self._outbox.put_back(call for call in self._taken if call.anchor >= cursor)
         self._taken.clear()
         self.session.touch()
@@ -145,12 +146,12 @@ class Binding:
         """The connection owns the session no more. Its own prompts have ended before."""
         if self._stream is not None:
             self._stream.end()
-        self.session.clients.unregister(self.client_id)
-        if not self.known:
-            forget(self._connection.governor, self.session, self.client_id, made=self._made)
+        self.session.when_ended.remove(self._session_ended)
+        never_learned = self._made and not self.known
+        forget(self._connection.governor, self.session, self.client_id, made=never_learned)
 
     def _were_taken(self, calls: list[Call]) -> None:
-        self._taken.extend(calls)
+        self._taken.extend(call for call in calls if call.sure)
         self._connection.taken(calls)
 
     def _stream_closed(self, stream: ResponseStream) -> None:
@@ -161,9 +162,15 @@ class Binding:
         self._stream = None
         self.session.touch()
         if self.session.closed:
+            self._session_ended()
+        self._connection.streams_changed()
+
+    def _session_ended(self) -> None:
+        """Whoever reads the stream has its end; if nobody does, what waits for it goes to the connection's own."""
+        if self._stream is None:
             for call in self._outbox.take():
                 self._connection.outbox.put(call)
-        self._connection.streams_changed()
+            self._connection.disown(self)
 
 
 class Connection:
@@ -235,9 +242,8 @@ class Connection:
 
     def own(self, session: Session, *, cursor: int, made: bool = False) -> Binding:
         """The connection owns this session from now on, if it did not before."""
-        self._forget_closed()
         binding = self._bindings.get(session.id)
-        if binding is None:
+        if binding is None or binding.session is not session:
             binding = self._bindings[session.id] = Binding(self, session, cursor=cursor, made=made)
         binding.cursor = cursor
         return binding
@@ -250,17 +256,16 @@ class Connection:
             SessionNotOwnedError: it is none of this connection's.
             DrainingError: the governor accepts nothing more.
         """
-        self._forget_closed()
         session = self.governor.session(session_id)
         binding = self._bindings.get(session_id)
         if binding is None or binding.session is not session:
             raise SessionNotOwnedError(session_id)
         return binding
 
-    def _forget_closed(self) -> None:
-        for session_id, binding in list(self._bindings.items()):
-            if binding.session.closed and not binding.streaming:
-                del self._bindings[session_id]
+    def disown(self, binding: Binding) -> None:
+        """The binding's session has ended, and its stream as well."""
+        if self._bindings.get(binding.session.id) is binding:
+            del self._bindings[binding.session.id]
 
     # Streams
 

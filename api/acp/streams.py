@@ -115,6 +115,7 @@ class SessionStream(ResponseStream):
         self._subscription = subscribe(self._wake)
         self._unsubscribe = unsubscribe
         self._id_in_hand: int | None = None
+        self._handed_id = 0
         self.taken_id: int | None = None
 
     def end(self) -> None:
@@ -131,13 +132,22 @@ class SessionStream(ResponseStream):
         frame = self._subscription.take()
         if frame is None:
             # Who was too slow has not seen the ends of these turns; the responses come with them on its next stream.
-            return None if self._subscription.evicted else super()._take()
+            return None if self._subscription.evicted else self._take_responses()
         told = notification_of(envelope_of(frame), frame.id)
         if frame.id is None:
             return told
         self._id_in_hand = frame.id
+        self._handed_id = frame.id
         self._in_hand = self._outbox.take(before=frame.id)
+        for call in self._in_hand:
+            call.sure = True
         return Frame(frame.id, _joined(self._in_hand) + told.data)
+
+    def _take_responses(self) -> Frame | None:
+        taken = super()._take()
+        for call in self._in_hand:
+            call.sure = self._handed_id > call.anchor
+        return taken
 
     def _is_over(self) -> bool:
         return self._subscription.closed

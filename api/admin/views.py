@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from governor.core.claims import ClaimState
+from governor.diagnosis import diagnose
 from governor.errors import GovernorError
 from governor.identity import inspect
 
@@ -74,15 +75,16 @@ def identity_view(governor: Governor, identity: Identity, *, claims_max: int = C
     """One identity with its `claims_max` oldest claims."""
     seen = inspect(identity, claims_max=claims_max)
     statistics, ledger = seen.statistics, seen.statistics.ledger
-    problem = _problem(governor, identity, seen)
+    diagnosis = diagnose(identity, governor.backends[identity.key.backend])
     return {
         "id": identity_id(identity.key),
         "backend": identity.key.backend,
         "model": identity.key.model,
         "leaving": not governor.is_served(identity),
         "names": [name for name, served in governor.models.items() if served.identity is identity],
-        "usable": problem is None,
-        "problem": problem,
+        "usable": diagnosis.problem is None,
+        "problem": diagnosis.problem,
+        "remarks": [*diagnosis.remarks],
         "credits": {"slots": ledger.slots, "free": max(0, ledger.free), "held": ledger.slots - ledger.free},
         "handsOutCredits": not seen.held,
         "states": _states(statistics),
@@ -212,18 +214,6 @@ def _note(note: ClaimNote | None) -> View:
         "broke": note.broke,
         "quarantined": note.quarantined,
     }
-
-
-def _problem(governor: Governor, identity: Identity, seen: IdentityView) -> str | None:
-    """Why the identity achieves nothing now; None when it can."""
-    problem = governor.backends[identity.key.backend].status.problem_of(identity.key.model)
-    if problem is not None:
-        return problem
-    ledger = seen.statistics.ledger
-    quarantined = ledger.states[ClaimState.QUARANTINED]
-    if quarantined >= ledger.slots:
-        return f"all {quarantined} slots are held by calls that nothing can prove ended; restart the backend"
-    return None
 
 
 def _witness(bound: int | None, high: int | None) -> JsonValue:

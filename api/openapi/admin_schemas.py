@@ -73,6 +73,7 @@ _IDENTITY: Final[dict[str, Schema]] = {
     "names": array(text(), "The public names that share its slots."),
     "usable": flag("A call can achieve something now."),
     "problem": nullable(text("Why not.")),
+    "remarks": array(text(), "What else is out of the ordinary, each in one sentence."),
     "credits": record({"slots": count(), "free": count(), "held": count("Over `slots` while slots were taken away.")}),
     "handsOutCredits": flag("False while a forced restart waits for the running calls."),
     "states": _BY_STATE,

@@ -181,6 +181,7 @@ _ALL: Final = (
     _of(governor.EpochChangedError, expectedEpoch=count(), epoch=count()),
     _of(governor.OperationInProgressError),
     _of(governor.BaselineUnavailableError),
+    _of(governor.AuditUnavailableError),
     _of(governor.ConfigError, problems=array(text(), "Each mistake with its place.")),
     _of(ReloadNeedsRestartError, keys=array(text(), "What cannot change while the governor runs.")),
     _of(ReloadNotPossibleError),

@@ -38,7 +38,7 @@ def _operation(
     errors: tuple[str, ...] = (),
 ) -> Operation:
     # Without a token of operators there is no such route.
-    errors = (*errors, "not_found")
+    errors = (*errors, "not_found", *(("audit_unavailable",) if method == "POST" else ()))
     return Operation(
         method, f"/admin{path}", id_, _TAG, summary, answers, parameters, body=body, errors=errors, token=_TAG
     )

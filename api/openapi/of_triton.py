@@ -45,7 +45,7 @@ def _of_operators(method: str, path: str, id_: str, summary: str, *parameters: P
         (Answer(200, "Triton's answer.", {}, "*/*"),),
         parameters,
         raw_body=("*/*", {}) if method == "POST" else None,
-        errors=("operators_only", *server_wide, *of_model, *tracing, *_OF_A_QUESTION),
+        errors=("operators_only", "audit_unavailable", *server_wide, *of_model, *tracing, *_OF_A_QUESTION),
         token="admin",  # noqa: S106  # the name of a scheme
         passes_on=True,
     )

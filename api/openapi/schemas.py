@@ -153,6 +153,7 @@ _READINESS: Final = {
     "ready": flag(),
     "draining": flag(),
     "models": table(record({"usable": flag(), "reason": nullable(text("Why not."))})),
+    "problems": array(text(), "One line for each thing that is wrong with an identity: `backend/model: why`."),
     "identities": array(ref("Identity"), "Those of which an operator should know something."),
 }
 _ACTIVITY: Final = {

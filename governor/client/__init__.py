@@ -8,6 +8,17 @@ It works under trio and under asyncio; `SyncDaemonClient` and `SyncDaemonSession
 not async. It needs nothing of the server's dependencies. docs/sdk.md tells the rest.
 """
 
+from .admin import AdminClient
+from .admin_shapes import (
+    AdminState,
+    AuditPage,
+    ClaimState,
+    IdentityState,
+    ReleaseReport,
+    RestartReport,
+    RestartResult,
+)
+from .admin_stream import AdminEvents, AdminStream
 from .client import DaemonClient
 from .errors import (
     DaemonConnectionError,
@@ -68,12 +79,19 @@ from .shapes import (
 from .sse import SseFrame, SseParser
 from .subscription import EventStream
 from .sync import SyncDaemonClient, SyncDaemonSessionClient, SyncEventStream, SyncTurn
+from .sync_admin import SyncAdminClient, SyncAdminStream
 from .turn import Turn
 
 __all__ = [
+    "AdminClient",
+    "AdminEvents",
+    "AdminState",
+    "AdminStream",
     "AgentMessageChunk",
     "AgentThoughtChunk",
+    "AuditPage",
     "Capabilities",
+    "ClaimState",
     "ClientEvicted",
     "CreateSessionRequest",
     "DaemonClient",
@@ -90,6 +108,7 @@ __all__ = [
     "DaemonTurnError",
     "DaemonUsageError",
     "EventStream",
+    "IdentityState",
     "ModelSwitchFailed",
     "ModelSwitched",
     "PendingPrompt",
@@ -100,7 +119,10 @@ __all__ = [
     "PromptCancelled",
     "PromptRequest",
     "PromptResult",
+    "ReleaseReport",
     "ReplayComplete",
+    "RestartReport",
+    "RestartResult",
     "RestoreSessionRequest",
     "RestoredSession",
     "RetryPolicy",
@@ -119,6 +141,8 @@ __all__ = [
     "SseParser",
     "StateResyncRequired",
     "StreamFailed",
+    "SyncAdminClient",
+    "SyncAdminStream",
     "SyncDaemonClient",
     "SyncDaemonSessionClient",
     "SyncEventStream",

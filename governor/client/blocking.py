@@ -8,10 +8,16 @@ parameters, its result and its documentation are the async method's own, for rea
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
+from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import TYPE_CHECKING, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+
+from anyio.from_thread import start_blocking_portal
+
+from .errors import DaemonUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from types import TracebackType
 
     from anyio.from_thread import BlockingPortal
 
@@ -42,6 +48,49 @@ class Twin(Generic[Inner]):
     def portal(self) -> BlockingPortal:
         """Leads to the thread of the event loop."""
         return self._portal
+
+
+class OwnLoop(Twin[Inner]):
+    """The twin of an async context manager, with a thread and an event loop of its own inside of its `with` block.
+
+    Args:
+        inner: the async context manager.
+        backend: what runs in the thread.
+    """
+
+    def __init__(self, inner: Inner, backend: Literal["asyncio", "trio"]) -> None:
+        self._inner = inner
+        self._backend = backend
+        self._opened: BlockingPortal | None = None
+        self._stack = ExitStack()
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """Leads to the thread of the event loop.
+
+        Raises:
+            DaemonUsageError: the block has not begun, or has ended.
+        """
+        if self._opened is None:
+            raise DaemonUsageError(f"It is not open: use it inside of `with {type(self).__name__}(...) as client`")
+        return self._opened
+
+    def __enter__(self) -> Self:
+        if self._opened is not None:
+            raise DaemonUsageError("This client is open already; use one block around all that uses it")
+        assert isinstance(self._inner, AbstractAsyncContextManager)
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal(self._backend))
+            stack.enter_context(portal.wrap_async_context_manager(self._inner))
+            self._opened = portal
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._opened = None
+        self._stack.__exit__(exc_type, exc_value, tb)
 
 
 class Blocking(Generic[Inner, P, T]):

@@ -11,15 +11,11 @@ All objects may be used by several threads. A stream can be closed by another th
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
-from anyio.from_thread import start_blocking_portal
-
-from .blocking import Blocking, Opening, Twin, next_of, wait
+from .blocking import Blocking, Opening, OwnLoop, Twin, next_of, wait
 from .client import DaemonClient
-from .errors import DaemonUsageError
 from .session import INHERITED, DaemonSessionClient
 from .subscription import EventStream
 from .turn import TextPieces, Turn
@@ -151,7 +147,7 @@ def _refuse_early_here(
     session.require_room()
 
 
-class SyncDaemonClient(Twin[DaemonClient]):
+class SyncDaemonClient(OwnLoop[DaemonClient]):
     """The blocking twin of `DaemonClient`, used as `with SyncDaemonClient(url) as client`.
 
     Args:
@@ -163,37 +159,7 @@ class SyncDaemonClient(Twin[DaemonClient]):
     def __init__(
         self, base_url: str, *, backend: Literal["asyncio", "trio"] = "asyncio", **options: Unpack[ClientOptions]
     ) -> None:
-        self._inner = DaemonClient(base_url, **options)
-        self._backend = backend
-        self._opened: BlockingPortal | None = None
-        self._stack = ExitStack()
-
-    @property
-    def portal(self) -> BlockingPortal:
-        """Leads to the thread of the event loop.
-
-        Raises:
-            DaemonUsageError: the client is not open.
-        """
-        if self._opened is None:
-            raise DaemonUsageError("The client is not open: use it inside of `with SyncDaemonClient(...) as client`")
-        return self._opened
-
-    def __enter__(self) -> SyncDaemonClient:
-        if self._opened is not None:
-            raise DaemonUsageError("This client is open already; use one block around all that uses it")
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal(self._backend))
-            stack.enter_context(portal.wrap_async_context_manager(self._inner))
-            self._opened = portal
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._opened = None
-        self._stack.__exit__(exc_type, exc_value, tb)
+        super().__init__(DaemonClient(base_url, **options), backend)
 
     @property
     def base_url(self) -> str:

@@ -22,6 +22,7 @@ from governor.config.values import (
     CountOrUnlimited,
     Expect,
     FieldName,
+    FilePath,
     Host,
     MetricsUrl,
     Milliseconds,
@@ -68,6 +69,8 @@ class ServerConfig(Section):
     """A client that takes no byte for this long is disconnected."""
     max_in_flight: Count = 512
     """Client requests being answered at once; further ones are refused with 503."""
+    audit_file: FilePath | None = None
+    """File to which each act of an operator is appended as a line of JSON. While it cannot be written, none is done."""
     max_large_body_bytes: Bytes = 268_435_456
     """Bytes of inference bodies over 64 KiB held at once; further ones are read when there is room."""
     allow_origins: Origins = ()

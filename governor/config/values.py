@@ -247,6 +247,11 @@ Origins = Annotated[
     BeforeValidator(normalise_origins),
     Expect('a list such as ["https://chat.example"], or ["*"] for every page, which needs `tokens.api`'),
 ]
+FilePath = Annotated[
+    str,
+    Field(min_length=2, max_length=4096, pattern=r"^/[^\x00]+$"),
+    Expect('the absolute path of a file, such as "/var/log/governor/audit.jsonl"'),
+]
 BackendUrl = Annotated[
     str,
     AfterValidator(normalise_url),

@@ -21,6 +21,7 @@ class ReadingWatch:
         reading_at_s: when it came.
         failed_at_s: when one last could not be had, or made no sense; None so far.
         asked_at_s: since when one is being waited for; None while none is.
+        ended_at_s: when waiting for one last ended, in whatever way; None so far.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class ReadingWatch:
         self.reading_at_s: float | None = None
         self.failed_at_s: float | None = None
         self.asked_at_s: float | None = None
+        self.ended_at_s: float | None = None
 
     @contextmanager
     def asking(self) -> Iterator[Callable[[Reading], None]]:
@@ -37,6 +39,7 @@ class ReadingWatch:
             yield self._came
         finally:
             self.asked_at_s = None
+            self.ended_at_s = trio.current_time()
 
     def failed(self) -> None:
         """There is none to be had."""

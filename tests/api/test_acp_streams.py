@@ -265,6 +265,48 @@ async def test_a_response_comes_again_for_a_client_that_has_not_seen_the_end_of_
                 assert responses(stream.seen, asked) == []
 
 
+async def test_a_response_that_belongs_to_no_event_does_not_come_again(autojump_clock: MockClock) -> None:
+    async with service() as up:
+        acp = await connect(up)
+        session_id = await acp.new_session()
+        async with acp.stream():
+            async with acp.stream(session_id) as stream:
+                sent = await acp.send("session/prompt", {"sessionId": session_id, "prompt": []})
+                await stream.response(sent)
+            async with acp.stream(session_id, Last_Event_ID="0") as stream:
+                with trio.move_on_after(30):
+                    await stream.rest()
+                assert responses(stream.seen, sent) == []
+
+
+async def test_a_response_that_waits_for_a_stream_which_cannot_come_any_more_goes_to_the_connections(
+    autojump_clock: MockClock,
+) -> None:
+    async with service() as up:
+        acp = await connect(up)
+        session_id = await acp.new_session()
+        async with acp.stream() as own:
+            switched = await acp.send("session/set_model", {"sessionId": session_id, "modelId": "chat"})
+            await trio.sleep(5)
+            up.governor.close_session(session_id)
+            assert (await own.response(switched))["result"] == {"modelId": "chat"}
+
+
+async def test_a_session_of_the_same_id_is_another_one(autojump_clock: MockClock) -> None:
+    """The old one's stream has its end still to tell when the new one is made."""
+    wanted = {"_meta": {"qwen-code/sessionId": "2e1c2c84-93a3-4b1f-8d93-0b1b3b4811fc"}}
+    async with service() as up:
+        acp = await connect(up)
+        session_id = await acp.new_session(**wanted)
+        async with acp.stream() as own, acp.stream(session_id) as old:
+            up.governor.close_session(session_id)
+            await own.response(await acp.send("session/new", wanted))
+            assert kind_of((await old.rest())[-1]) == "session_closed"
+            async with acp.stream(session_id) as new:
+                asked = await acp.prompt(session_id, "1")
+                assert (await new.response(asked))["result"]["stopReason"] == "end_turn"
+
+
 async def test_a_second_stream_takes_the_place_of_the_first(autojump_clock: MockClock) -> None:
     async with service(limits={"max_subscribers_per_session": 1}) as up:
         acp = await connect(up)

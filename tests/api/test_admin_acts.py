@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.api.test_admin import AS_ADMIN, ID, TOKENS, break_call, call, identit
 from tests.shell.world import Fault, Plan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trio.testing import MockClock
 
 WHY = "looked at the GPU, it is idle"
@@ -397,3 +400,40 @@ async def test_an_unknown_session_is_unknown_while_drained(autojump_clock: MockC
     async with service(tokens=TOKENS) as up:
         await act(up, "drain")
         assert (await up.ask("GET", "/session/none/status")).code == "session_not_found"
+
+
+async def test_each_act_is_a_line_of_the_audit_file(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Refused ones too. The file is nobody else's, and a new one begins where the old was moved away."""
+    path = tmp_path / "audit.jsonl"
+    async with service(tokens=TOKENS, server={"audit_file": str(path)}) as up:
+        await quarantine_call(up)
+        await restart(up, expectedEpoch=99)
+        await restart(up)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [(line["act"], line["result"]) for line in lines] == [("restart", "refused"), ("restart", "done")]
+        assert lines[::-1] == await audit(up)
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.rename(tmp_path / "old")
+        await act(up, "drain")
+        assert [json.loads(line)["act"] for line in path.read_text().splitlines()] == ["drain"]
+
+
+async def test_no_act_without_its_line_in_the_audit_file(tmp_path: Path, autojump_clock: MockClock) -> None:
+    path = tmp_path / "gone" / "audit.jsonl"
+    async with service(tokens=TOKENS, server={"audit_file": str(path)}) as up:
+        await quarantine_call(up)
+        for answer in (await restart(up), await release(up, 1), await act(up, "drain"), await act(up, "reload")):
+            assert (answer.status, answer.code) == (503, "audit_unavailable")
+        assert (released(up), up.governor.entrance.closed) == (0, False)
+        assert {entry["code"] for entry in await audit(up)} == {"audit_unavailable"}
+        path.parent.mkdir()
+        assert (await restart(up)).status == 200
+        assert len(path.read_text().splitlines()) == 1
+
+
+async def test_an_audit_file_that_is_a_link_is_not_followed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    async with service(tokens=TOKENS, server={"audit_file": str(tmp_path / "link")}) as up:
+        assert (await act(up, "drain")).code == "audit_unavailable"
+    assert (tmp_path / "target").read_text() == "precious"

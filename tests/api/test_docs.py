@@ -52,7 +52,7 @@ def sources() -> Iterator[ast.AST]:
     for package in (api, governor):
         root = Path(package.__path__[0])
         for path in root.rglob("*.py"):
-            if path.relative_to(root).parts[0] not in {"demo", "simulator", "triton"}:
+            if path.relative_to(root).parts[0] not in {"demo", "simulator", "triton", "client", "cli"}:
                 yield ast.parse(path.read_text())
 
 

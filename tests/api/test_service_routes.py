@@ -68,7 +68,8 @@ async def test_readiness_follows_the_backend_and_says_why(autojump_clock: MockCl
         answer = await up.ask("GET", "/readyz")
         assert answer.status == 200
         assert answer.json == {
-            "ready": True, "draining": False, "models": {"chat": {"usable": True, "reason": None}}, "identities": []
+            "ready": True, "draining": False, "models": {"chat": {"usable": True, "reason": None}}, "problems": [],
+            "identities": [],
         }  # fmt: skip
         up.world.kill()
         await trio.sleep(2)
@@ -79,6 +80,19 @@ async def test_readiness_follows_the_backend_and_says_why(autojump_clock: MockCl
         up.world.start()
         await trio.sleep(2)
         assert (await up.ask("GET", "/readyz")).status == 200
+
+
+async def test_readiness_has_one_line_for_each_identity_with_a_problem(autojump_clock: MockClock) -> None:
+    """A8: what cannot work and why, in words; the process itself stays well."""
+    async with service(more_models=(SECOND,)) as up:
+        up.health.models_not_ready.add("m2")
+        await trio.sleep(2)
+        assert (await up.ask("GET", "/readyz")).json["problems"] == ["b/m2: not ready"]
+        up.world.kill()
+        await trio.sleep(2)
+        shown = (await up.ask("GET", "/readyz")).json
+        assert shown["problems"] == [f"b/{model}: http://127.0.0.1:8000 refuses connections" for model in ("m", "m2")]
+        assert (await up.ask("GET", "/healthz")).status == 200
 
 
 async def test_one_usable_model_is_enough(autojump_clock: MockClock) -> None:

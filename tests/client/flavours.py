@@ -14,9 +14,11 @@ import anyio
 import anyio.to_thread
 
 from governor.client import (
+    AdminClient,
     DaemonClient,
     DaemonSessionClient,
     RetryPolicy,
+    SyncAdminClient,
     SyncDaemonClient,
     SyncDaemonSessionClient,
 )
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 QUICK = RetryPolicy(attempts=3, first_pause_s=0.001, max_pause_s=0.002)
 """Tries as often as in earnest, but without the pauses."""
-_AT_ONCE = {"stream", "events", "pending_prompts_of", "require_room"}
+_AT_ONCE = {"stream", "events", "live", "pending_prompts_of", "require_room"}
 _THREADS = 200
 
 
@@ -43,6 +45,11 @@ class Flavour:
         """A client, for an `async with` block."""
         options.setdefault("retry", QUICK)
         return InThreads(SyncDaemonClient(url, **options)) if self.blocking else DaemonClient(url, **options)
+
+    def admin(self, url: str, **options: Any) -> Any:
+        """An operator's client, for an `async with` block."""
+        options.setdefault("retry", QUICK)
+        return InThreads(SyncAdminClient(url, **options)) if self.blocking else AdminClient(url, **options)
 
     async def create(self, client: Any, *args: Any, **kwargs: Any) -> Any:
         """`create_or_attach`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import governor.client
+from tests.client.conftest import ADMIN_TOKEN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sdk.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```\n(?:\n^```\n(.*?)^```\n)?", PAGE, re.MULTILINE | re.DOTALL)
@@ -21,7 +23,8 @@ def test_an_example_works_as_it_stands(code: str, printed: str, governor_url: st
     # The same model, which here stops after a few words.
     code = code.replace("http://127.0.0.1:4170", governor_url).replace('"storyteller"', '"short"')
     command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    environment = {**os.environ, "GOVERNOR_ADMIN_TOKEN": ADMIN_TOKEN}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.strip()

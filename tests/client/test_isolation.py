@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.fake import fake_server
+from tests.client.fake import chunk, complete, fake_server, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +68,17 @@ def test_the_command_says_in_one_sentence_what_the_server_needs(tmp_path: Path) 
         assert (done.stdout, done.stderr, done.returncode) == ("", BARE.format("pydantic"), 2)
     done = run(sys.executable, WITHOUT + SERVE, "--version")
     assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_the_clients_commands_work_without_the_servers_dependencies() -> None:
+    more = (("GET /readyz", lambda _, wire: wire.json(200, {"ready": True})),
+            ("GET /capabilities", lambda _, wire: wire.json(200, {})),
+            ("GET /metrics", lambda _, wire: wire.json(200, None)))  # fmt: skip
+    with fake_server(more=more, events=tell(chunk(1, "p1", "hello"), complete(2, "p1"))) as server:
+        done = run(sys.executable, WITHOUT + SERVE, "prompt", "hi", "--url", server.url)
+        assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 0)
+        done = run(sys.executable, WITHOUT + SERVE, "status", "--json", "--url", server.url)
+        assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_what_is_declared_is_no_more_than_the_client_needs() -> None:
