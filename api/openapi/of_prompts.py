@@ -94,6 +94,7 @@ OPERATIONS: Final = (
         "Cancel the running prompt; those that wait remain",
         (Answer(204, "It is, if there was one."),),
         (SESSION_ID,),
+        body=record(description="Nothing in it matters."),
         client_id=True,
     ),
     Operation(

@@ -127,6 +127,7 @@ OPERATIONS: Final = (
         "Take one registration of the caller back",
         (Answer(204, "It is; nothing happens for an unknown caller."),),
         (SESSION_ID,),
+        body=record(description="Nothing in it matters."),
         client_id=True,
     ),
     Operation(
@@ -143,6 +144,7 @@ OPERATIONS: Final = (
             ),
         ),
         (SESSION_ID,),
+        body=record(description="Nothing in it matters."),
         client_id=True,
     ),
     Operation(

@@ -66,6 +66,7 @@ async def generate(session_id: str) -> Response:
 @blueprint.post("/session/<session_id>/cancel")
 async def cancel(session_id: str) -> Response:
     """Cancels the running prompt, if there is one; queued prompts remain."""
+    await json_object()  # nothing in it matters, but half a request is none
     session = this_app().governor.session(session_id)
     session.cancel(caller_of(session))
     return empty_response(204)

@@ -49,6 +49,7 @@ async def close_session(session_id: str) -> Response:
 @blueprint.post("/session/<session_id>/detach")
 async def detach(session_id: str) -> Response:
     """Takes one registration of the caller back; nothing happens to prompts, and none for an unknown caller."""
+    await json_object()  # nothing in it matters, but half a request is none
     session = this_app().governor.session(session_id)
     session.clients.unregister(caller_id())
     session.touch()
@@ -58,6 +59,7 @@ async def detach(session_id: str) -> Response:
 @blueprint.post("/session/<session_id>/heartbeat")
 async def heartbeat(session_id: str) -> Response:
     """The caller is there, so the session is in use."""
+    await json_object()  # as above
     session = this_app().governor.session(session_id)
     client_id = caller_of(session)
     body: dict[str, JsonValue] = {"sessionId": session.id}
