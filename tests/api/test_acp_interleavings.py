@@ -262,6 +262,8 @@ async def visit(
             for _ in range(leaves_after or 0):
                 await trio.lowlevel.checkpoint()
             exchange.leave()
+        if not opened and not exchange.complete:
+            assert len(up.app.acp) == 0, "a connection of which nobody knows is none"
         await trio.sleep(130)
         assert len(up.app.acp) == 0
         return picture(up), exchange.complete

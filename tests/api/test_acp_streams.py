@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -218,6 +219,68 @@ async def test_nothing_of_a_turn_comes_before_its_202_was_read(autojump_clock: M
             assert (await stream.response("x"))["result"]["stopReason"] == "end_turn"
 
 
+async def test_a_session_that_ends_before_the_202_was_read_tells_its_responses_all_the_same(
+    autojump_clock: MockClock,
+) -> None:
+    async with service() as up, trio.open_nursery() as nursery:
+        acp = await connect(up)
+        session_id = await acp.new_session()
+        async with acp.stream(session_id) as stream:
+            params = {"sessionId": session_id, "prompt": [{"type": "text", "text": "1"}]}
+            message = {"jsonrpc": "2.0", "id": "x", "method": "session/prompt", "params": params}
+            headers = {**acp.headers, "Content-Type": "application/json"}
+            post = AsgiExchange(
+                up.app, "POST", "/acp", data=json.dumps(message).encode(), headers=headers, closes_when_read=False
+            )
+            nursery.start_soon(post.run)
+            assert await post.head() == 202
+            up.governor.close_session(session_id)
+            assert (await stream.response("x"))["error"]["data"]["errorKind"] == "session_closed"
+            post.leave()
+
+
+@pytest.mark.parametrize("of_session", [True, False])
+async def test_a_response_that_was_not_taken_when_its_stream_broke_comes_on_the_next(
+    of_session: bool, autojump_clock: MockClock
+) -> None:
+    async with service() as up, trio.open_nursery() as nursery:
+        acp = await connect(up)
+        session_id = await acp.new_session()
+        async with acp.stream(None if of_session else session_id):
+            headers = {**acp.headers, **SSE, **({"Acp-Session-Id": session_id} if of_session else {})}
+            exchange = AsgiExchange(up.app, "GET", "/acp", headers=headers)
+            nursery.start_soon(exchange.run)
+            events = Events(exchange)
+            assert await events.next() == "retry: 3000"
+            exchange.blocked = trio.Event()
+            method, params = ("session/cancel", {"sessionId": session_id}) if of_session else ("authenticate", {})
+            asked = await acp.send(method, params)
+            await trio.sleep(3)
+            exchange.leave()
+            await exchange.ended.wait()
+            async with acp.stream(session_id if of_session else None) as again:
+                assert (await again.response(asked))["result"] == {}
+
+
+async def test_a_prompt_whose_202_is_lost_is_never_sent_to_the_model(autojump_clock: MockClock) -> None:
+    """Its client has gone wrong and waits for nothing; whoever still listens is told that it was cancelled."""
+    async with service() as up, trio.open_nursery() as nursery:
+        acp = await connect(up)
+        session_id = await acp.new_session()
+        async with acp.stream(session_id) as stream:
+            params = {"sessionId": session_id, "prompt": [{"type": "text", "text": "1"}]}
+            message = {"jsonrpc": "2.0", "id": "x", "method": "session/prompt", "params": params}
+            headers = {**acp.headers, "Content-Type": "application/json"}
+            post = AsgiExchange(
+                up.app, "POST", "/acp", data=json.dumps(message).encode(), headers=headers, blocked=trio.Event()
+            )
+            nursery.start_soon(post.run)
+            await trio.sleep(0.1)
+            post.leave()
+            assert (await stream.response("x"))["result"]["stopReason"] == "cancelled"
+            assert up.world.executions == []
+
+
 @pytest.mark.parametrize("claims", [True, False])
 async def test_a_stream_that_breaks_is_continued_without_loss_or_duplicate(
     claims: bool,
@@ -361,6 +424,7 @@ async def test_a_slow_reader_is_evicted_and_finds_its_response_when_it_comes_bac
             async with acp.stream(session_id, Last_Event_ID=str(last)) as again:
                 await again.notified("turn_complete")
             told = slow.seen + again.seen
+            assert responses(slow.seen, asked) == [], "what was not read may be lost with the connection"
             assert len(responses(told, asked)) == 1
             assert [number for number, _ in told if number is not None] == list(range(1, session.log.last_id + 1))
 
