@@ -84,6 +84,10 @@ class Inference:
     def __init__(self, app: ASGIFramework, governor: Governor) -> None:
         self._app = app
         self._governor = governor
+        self._passed = {
+            backend.name: _TO_BACKEND.union(name.encode() for name in backend.forward_headers)
+            for backend in governor.config.backends
+        }
         self._bodies = BodyBudget(governor.config.server.max_large_body_bytes)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -163,8 +167,9 @@ class Inference:
         path = model_path(config.triton_model, head.version, head.kind.value)
         if scope["query_string"]:
             path += "?" + scope["query_string"].decode("latin-1")
+        passed = self._passed[config.backend]
         headers = tuple(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"] if name in _TO_BACKEND
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"] if name in passed
         )
         return CallRequest(
             wire=WireRequest(method="POST", path=path, headers=headers, body=body),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from governor.backend import Backend
     from governor.errors import JsonValue
     from governor.reads import Reply
+    from governor.triton.wire import Headers
     from governor.turn import ServedModel
 
 CONTROL_TIMEOUT_MS: Final = 600_000
@@ -49,7 +50,9 @@ class ModelControl:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
 
-    async def load(self, served: ServedModel, body: bytes, actor: Actor, *, unload: bool = False) -> Reply:
+    async def load(
+        self, served: ServedModel, body: bytes, headers: Headers, actor: Actor, *, unload: bool = False
+    ) -> Reply:
         """Has a model loaded, or unloaded. Answers as Triton does.
 
         Raises:
@@ -62,7 +65,7 @@ class ModelControl:
         with self._audit.act(actor, f"{act}_model", target=str(identity.key), reason=None) as entry:
             await identity.take_reading()
             try:
-                reply = await _ask(backend, "POST", path, body)
+                reply = await _ask(backend, "POST", path, body, headers)
             finally:
                 # With an ensemble, or what depends on one, others are loaded and unloaded as well.
                 for each in backend.identities.values():
@@ -73,7 +76,7 @@ class ModelControl:
             return reply
 
     async def trace_settings(
-        self, backend: Backend, model: str | None, method: str, body: bytes, actor: Actor
+        self, backend: Backend, model: str | None, method: str, body: bytes, headers: Headers, actor: Actor
     ) -> Reply:
         """Shows or changes trace settings, of one model or of the server.
 
@@ -85,24 +88,26 @@ class ModelControl:
         if method == "POST":
             _check_trace_settings(body)
         path = path_of("v2", *(("models", model) if model is not None else ()), "trace", "setting")
-        return await self.settings(backend, method, path, body, actor)
+        return await self.settings(backend, method, path, body, headers, actor)
 
-    async def settings(self, backend: Backend, method: str, path: str, body: bytes, actor: Actor) -> Reply:
+    async def settings(
+        self, backend: Backend, method: str, path: str, body: bytes, headers: Headers, actor: Actor
+    ) -> Reply:
         """Shows or changes something of the server, by the path that Triton has for it.
 
         Raises:
             BackendError, ReadQueueFullError: as `load`.
         """
         if method == "GET":
-            return await _ask(backend, method, path, body)
+            return await _ask(backend, method, path, body, headers)
         with self._audit.act(actor, "triton_settings", target=f"{backend.config.name}{path}", reason=None) as entry:
-            reply = await _ask(backend, method, path, body)
+            reply = await _ask(backend, method, path, body, headers)
             entry.report = _told(reply)
             return reply
 
 
-async def _ask(backend: Backend, method: str, path: str, body: bytes) -> Reply:
-    wire = WireRequest(method=method, path=path, headers=_JSON if body else (), body=body)
+async def _ask(backend: Backend, method: str, path: str, body: bytes, headers: Headers) -> Reply:
+    wire = WireRequest(method=method, path=path, headers=(*(_JSON if body else ()), *headers), body=body)
     return await backend.control.ask(wire, timeout_ms=CONTROL_TIMEOUT_MS)
 
 

@@ -16,7 +16,7 @@ from governor.modelcontrol import ModelControl, SeveralBackendsError
 
 from ..auth import is_operator
 from ..context import this_app
-from .models import find, handed_on
+from .models import find, forwarded, handed_on
 
 if TYPE_CHECKING:
     from governor.backend import Backend
@@ -60,16 +60,17 @@ async def unload(model: str) -> Response:
 async def trace_of_a_model(model: str) -> Response:
     """Shows or changes how a model is traced."""
     served = find(this_app().governor, model)
-    body = await _body()
-    name = served.config.triton_model
-    reply = await _control().trace_settings(served.backend, name, _method(), body, _actor())
-    return handed_on(reply)
+    backend, name = served.backend, served.config.triton_model
+    body, headers = await _body(), forwarded(backend)
+    return handed_on(await _control().trace_settings(backend, name, _method(), body, headers, _actor()))
 
 
 @blueprint.route("/v2/trace/setting", methods=["GET", "POST"])
 async def trace() -> Response:
     """Shows or changes how all models are traced."""
-    return handed_on(await _control().trace_settings(_only_backend(), None, _method(), await _body(), _actor()))
+    backend = _only_backend()
+    body, headers = await _body(), forwarded(backend)
+    return handed_on(await _control().trace_settings(backend, None, _method(), body, headers, _actor()))
 
 
 @blueprint.route("/v2/logging", methods=["GET", "POST"])
@@ -81,12 +82,15 @@ async def trace() -> Response:
 async def settings(memory: str | None = None, region: str | None = None) -> Response:  # noqa: ARG001  # in the path
     """Shows or changes log settings and shared memory."""
     path = request.scope["raw_path"].decode("ascii").partition("?")[0]
-    return handed_on(await _control().settings(_only_backend(), _method(), path, await _body(), _actor()))
+    backend = _only_backend()
+    body, headers = await _body(), forwarded(backend)
+    return handed_on(await _control().settings(backend, _method(), path, body, headers, _actor()))
 
 
 async def _load(model: str, *, unload: bool) -> Response:
     served = find(this_app().governor, model)
-    return handed_on(await _control().load(served, await _body(), _actor(), unload=unload))
+    body, headers = await _body(), forwarded(served.backend)
+    return handed_on(await _control().load(served, body, headers, _actor(), unload=unload))
 
 
 def _control() -> ModelControl:

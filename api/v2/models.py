@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quart import Response
+from quart import Response, request
 
 from governor.errors import UnknownModelError
 from governor.triton.wire import WireRequest, model_path
@@ -12,8 +12,10 @@ from governor.triton.wire import WireRequest, model_path
 from .names import renamed
 
 if TYPE_CHECKING:
+    from governor.backend import Backend
     from governor.reads import Reply
     from governor.service import Governor
+    from governor.triton.wire import Headers
     from governor.turn import ServedModel
 
 
@@ -45,11 +47,18 @@ async def ask_about(served: ServedModel, called: str, version: str | None, *what
     """
     config = served.config
     path = model_path(config.triton_model, version or config.triton_version, *what)
-    reply = await served.backend.reads.ask(WireRequest(method="GET", path=path))
+    wire = WireRequest(method="GET", path=path, headers=forwarded(served.backend))
+    reply = await served.backend.reads.ask(wire)
     body = reply.body
     if reply.status == 200 and what in {(), ("config",)}:
         body = renamed(body, called, config.triton_model)
     return handed_on(reply, body)
+
+
+def forwarded(backend: Backend) -> Headers:
+    """The fields of the current request that its operator has Triton get."""
+    names = backend.config.forward_headers
+    return tuple((name, value) for name, value in request.headers.items(lower=True) if name in names) if names else ()
 
 
 def handed_on(reply: Reply, body: bytes | None = None) -> Response:

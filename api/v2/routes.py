@@ -18,7 +18,7 @@ from governor.triton.wire import WireRequest
 from ..context import this_app
 from ..errors import JSON, RouteNotFoundError, empty_response, json_response
 from ..health import readiness
-from .models import ask_about, find, handed_on
+from .models import ask_about, find, forwarded, handed_on
 from .names import entries_renamed, index_body, index_entries, statistics_body, statistics_entries
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from governor.backend import Backend
     from governor.errors import JsonValue
-    from governor.reads import Reply
     from governor.service import Governor
 
 blueprint = Blueprint("triton", __name__)
@@ -58,7 +57,7 @@ async def server() -> Response:
     governor = this_app().governor
     documents: list[dict[str, JsonValue]] = []
     for backend in governor.backends.values():
-        reply = await backend.reads.ask(WireRequest(method="GET", path="/v2"))
+        reply = await backend.reads.ask(WireRequest(method="GET", path="/v2", headers=forwarded(backend)))
         if reply.status != 200:
             return handed_on(reply)
         documents.append(_server_document(reply.body))
@@ -105,16 +104,14 @@ async def model_statistics(model: str, model_version: str | None = None) -> Resp
 @blueprint.get("/v2/models/stats")
 async def statistics() -> Response:
     """The statistics of all models that are configured here."""
-    return await _of_all(WireRequest(method="GET", path="/v2/models/stats"), statistics_entries, statistics_body)
+    return await _of_all("GET", "/v2/models/stats", b"", statistics_entries, statistics_body)
 
 
 @blueprint.post("/v2/repository/index")
 async def index() -> Response:
     """The repository index, of the models that are configured here."""
     body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    headers = (("Content-Type", JSON),)
-    wire = WireRequest(method="POST", path="/v2/repository/index", headers=headers, body=body)
-    return await _of_all(wire, index_entries, index_body)
+    return await _of_all("POST", "/v2/repository/index", body, index_entries, index_body)
 
 
 async def _about(model: str, model_version: str | None, *what: str) -> Response:
@@ -124,13 +121,18 @@ async def _about(model: str, model_version: str | None, *what: str) -> Response:
 
 
 async def _of_all(
-    wire: WireRequest, entries_of: Callable[[bytes], list[JsonValue]], body_of: Callable[[list[JsonValue]], bytes]
+    method: str,
+    path: str,
+    body: bytes,
+    entries_of: Callable[[bytes], list[JsonValue]],
+    body_of: Callable[[list[JsonValue]], bytes],
 ) -> Response:
     """One answer from those of all backends; the first that is no success is passed on instead."""
     governor = this_app().governor
     found: list[JsonValue] = []
     for backend in governor.backends.values():
-        reply: Reply = await backend.reads.ask(wire)
+        headers = (*((("Content-Type", JSON),) if body else ()), *forwarded(backend))
+        reply = await backend.reads.ask(WireRequest(method=method, path=path, headers=headers, body=body))
         if reply.status != 200:
             return handed_on(reply)
         found += entries_renamed(entries_of(reply.body), _public_names(governor, backend))

@@ -23,6 +23,7 @@ from governor.config.values import (
     Expect,
     FieldName,
     FilePath,
+    HeaderNames,
     Host,
     MetricsUrl,
     Milliseconds,
@@ -168,6 +169,8 @@ class BackendConfig(Section):
     """What prompts do while the backend is down: `fail` at once, or `wait` for it."""
     unavailable_wait_ms: Milliseconds = 30_000
     """Longest wait with `when_unavailable = "wait"`."""
+    forward_headers: HeaderNames = ()
+    """Further header fields of `/v2` requests that Triton gets, for its header forwarding and its restricted APIs."""
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
     """What differs from `[evidence]` for this backend."""
 

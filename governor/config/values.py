@@ -104,6 +104,15 @@ def _triton_name(value: str) -> str:
     return _plain_name(value)
 
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,64}")
+_OWN_HEADERS = frozenset(
+    {
+        "authorization", "connection", "content-length", "cookie", "expect", "host", "keep-alive",
+        "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+
+
 def normalise_host(host: str) -> str:
     """The one spelling of a host name or IP address, without the brackets of an IPv6 address.
 
@@ -165,6 +174,23 @@ def normalise_origins(value: object) -> tuple[str, ...]:
             raise ValueError('"*" stands for all of them')
         return ("*",)
     return tuple(dict.fromkeys(_normalise_origin(each) for each in value))
+
+
+def normalise_header_names(value: object) -> tuple[str, ...]:
+    """The one spelling of names of header fields: lower case, each once.
+
+    Raises:
+        ValueError: it is no list of such names, or one belongs to the governor or to the connection, with the reason.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise ValueError("it is no list of texts")
+    names = tuple(dict.fromkeys(each.lower() for each in value))
+    for name in names:
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a header field")
+        if name in _OWN_HEADERS:
+            raise ValueError(f"{name!r} belongs to the governor, or to the connection")
+    return names
 
 
 def _normalise_origin(origin: str) -> str:
@@ -251,6 +277,11 @@ FilePath = Annotated[
     str,
     Field(min_length=2, max_length=4096, pattern=r"^/[^\x00]+$"),
     Expect('the absolute path of a file, such as "/var/log/governor/audit.jsonl"'),
+]
+HeaderNames = Annotated[
+    tuple[str, ...],
+    BeforeValidator(normalise_header_names),
+    Expect('a list such as ["x-tenant"]; none that belongs to the governor or to the connection'),
 ]
 BackendUrl = Annotated[
     str,

@@ -68,6 +68,19 @@ async def test_bodies_pass_unchanged_and_only_named_headers_do(autojump_clock: M
         }
 
 
+async def test_the_operator_names_further_headers_for_triton(autojump_clock: MockClock) -> None:
+    """For its header forwarding and its restricted APIs; on inferences and on everything else under `/v2`."""
+    sent = {"X-Tenant": "t", "triton-key": "k", "X-Other": "o"}
+    async with service(backend={"forward_headers": ["X-Tenant", "triton-key"]}) as up:
+        up.world.next_plans.append(Plan(body=b"{}"))
+        assert (await up.ask("POST", INFER, data=b"{}", headers=sent)).status == 200
+        for method, path in (("GET", "/v2"), ("GET", "/v2/models/chat/stats"), ("POST", "/v2/repository/index")):
+            await up.ask(method, path, headers=sent)
+        for wire in (*up.world.wires, *up.world.questions[1:]):
+            assert dict(wire.headers) == {"x-tenant": "t", "triton-key": "k"}, wire
+        assert len(up.world.questions) == 4
+
+
 @pytest.mark.parametrize(
     ("path", "query", "expected"),
     [

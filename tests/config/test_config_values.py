@@ -225,6 +225,19 @@ def test_what_is_no_origin_is_refused(value: str) -> None:
     assert "server.allow_origins: received" in only_problem(f"{MINIMAL}[server]\nallow_origins = {value}\n")
 
 
+def test_names_of_headers_have_one_spelling() -> None:
+    backend = load(f'{BACKEND}forward_headers = ["X-Tenant", "x-tenant", "triton_key"]\n{MODEL}').backends[0]
+    assert backend.forward_headers == ("x-tenant", "triton_key")
+
+
+@pytest.mark.parametrize(
+    "value", ['"x-a"', "[1]", '[""]', '["x a"]', '["x:a"]', '["ä"]', '["Authorization"]', '["host"]', '["Cookie"]']
+)
+def test_what_is_no_header_to_forward_is_refused(value: str) -> None:
+    problem = only_problem(f"{BACKEND}forward_headers = {value}\n{MODEL}")
+    assert "forward_headers: received" in problem
+
+
 def test_a_metrics_url_may_have_a_path_and_means_metrics_without_one() -> None:
     def metrics_of(url: str) -> str | None:
         return load(f'{BACKEND}metrics_url = "{url}"\n{MODEL}').backends[0].metrics_url
