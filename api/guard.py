@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+OPERATORS_BELOW: Final = "/admin/"
+"""Who has to find out why everything is full must not be refused because it is."""
 FINAL_BODY_BYTES: Final = 2**16
 """The largest last body message that is sent as a whole under the shield; of a larger one only the end is."""
 
@@ -62,8 +64,8 @@ class Guard:
 
     - A body over `max_body_bytes` gets 413: at once when its length is declared, else as soon as it is exceeded; the
       application is cancelled then.
-    - With `max_in_flight` requests running, a further one gets 503. Requests to `never_refused` paths are neither
-      counted nor refused.
+    - With `max_in_flight` requests running, a further one gets 503. Requests to `never_refused` paths and of operators
+      are neither counted nor refused; what bounds those is the number of connections.
     - An exception that the application lets out before its response began becomes a 500, and is logged once with its
       traceback. A client that left is no error.
     - The last message of a response is sent under a shield of at most `final_send_timeout_s`: frameworks cancel the
@@ -72,7 +74,7 @@ class Guard:
     - `on_error` is told of each error that is the answer to a request.
 
     Attributes:
-        in_flight: requests being served now, those to `never_refused` paths not counted.
+        in_flight: requests being served now, those that are never refused not counted.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Guard:
         """Serves one ASGI scope; anything but HTTP passes through untouched."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif scope["path"] in self.never_refused:
+        elif scope["path"] in self.never_refused or scope["path"].startswith(OPERATORS_BELOW):
             await _GuardedRequest(self, scope, receive, send).run()
         elif self.in_flight >= self.max_in_flight:
             await _GuardedRequest(self, scope, receive, send).answer(TooManyRequestsInFlightError(self.max_in_flight))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from api.auth import METRICS_PATH, OPEN_PATHS
-from api.guard import HEALTH_PATHS
+from api.guard import HEALTH_PATHS, OPERATORS_BELOW
 from api.rate import tier_of
 
 from .failures import BELOW
@@ -122,7 +122,7 @@ class Operation:
             codes += _OF_A_SESSION
         if not self.is_public:
             codes.append("unauthorized")
-        if self.path not in HEALTH_PATHS:
+        if self.path not in HEALTH_PATHS and not self.path.startswith(OPERATORS_BELOW):
             codes.append("too_many_requests_in_flight")
         if self.body is not None:
             codes += _OF_A_JSON_BODY

@@ -474,3 +474,15 @@ async def test_a_flood_is_one_event_and_the_ring_is_bounded(autojump_clock: Mock
         for number in range(1000):
             recent.note("claims_proven", "b/m", claims=[number])
         assert len(recent.after(0)) == EVENTS_MAX
+
+
+async def test_operators_get_in_when_everything_is_full(autojump_clock: MockClock) -> None:
+    """Who has to find out why must not be refused because of it; a wrong token still opens nothing."""
+    async with service(tokens=TOKENS, server={"max_in_flight": 1}) as up, trio.open_nursery() as nursery:
+        up.world.next_plans.append(Plan(seconds=60, body=b"{}"))
+        nursery.start_soon(AsgiExchange(up.app, "POST", "/v2/models/chat/infer", data=b"{}").run)
+        await trio.sleep(1)
+        assert (await up.ask("GET", "/capabilities")).code == "too_many_requests_in_flight"
+        assert (await identity(up))["credits"]["held"] == 1
+        assert (await up.ask("GET", "/admin/identities")).status == 401
+        nursery.cancel_scope.cancel()
