@@ -1,4 +1,5 @@
-"""Every row of the protocol's error table (4.9), and of its generic errors (1.5): status, code, fields, Retry-After."""
+"""Every error of the protocol's routes, the rows of its own table (4.9) and of its generic errors (1.5) first: status,
+code, fields, Retry-After."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from api.openapi import OPERATIONS
+from api.openapi.failures import BELOW
 from tests.api.harness import AsgiExchange, Service, listening, service
 from tests.shell.world import Break, Plan
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 TEXT = {"type": "text", "text": "0"}
 TOKEN = "0123456789abcdef"
+TAKEN = "00000000-0000-4000-8000-000000000000"
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,26 @@ async def closing(up: Service, session: str) -> Answer:
         answer = await branch.whole()
         nursery.cancel_scope.cancel()
     return answer
+
+
+async def taken_id(up: Service, session: str) -> Answer:
+    assert (await up.ask("POST", "/session", body={"sessionId": TAKEN})).status == 200
+    return await up.ask("POST", "/session", body={"sessionId": TAKEN})
+
+
+async def branch_behind_a_long_prompt(up: Service, session: str) -> Answer:
+    await up.prompt(session, "300")
+    return await up.ask("POST", f"/session/{session}/branch")
+
+
+async def too_many_at_once(up: Service, session: str) -> Answer:
+    async with listening(up, session):
+        return await up.ask("GET", f"/session/{session}/status")
+
+
+async def our_own_fault(up: Service, session: str) -> Answer:
+    up.governor.now_ms = lambda: 1 // 0
+    return await up.ask("GET", "/daemon/status")
 
 
 CLIENT = {"sessionId": "S", "clientId": "stranger"}
@@ -165,7 +189,78 @@ ROWS = [
         options={"limits": {"max_sessions": 1}},
     ),
     Row(503, "daemon_draining", draining, {"errorKind": "daemon_draining"}, "5"),
+    # The protocol's generic errors, and those of its other routes
+    Row(400, "invalid_content_length", request("POST", "/session", headers={"Content-Length": "x"})),
+    Row(
+        415,
+        "unsupported_content_encoding",
+        request("POST", "/session", data=b"x", headers={"Content-Encoding": "gzip"}),
+    ),
+    Row(405, "method_not_allowed", request("PUT", "/session")),
+    Row(500, "internal_error", our_own_fault),
+    Row(
+        503,
+        "too_many_requests_in_flight",
+        too_many_at_once,
+        {"limit": 1},
+        "1",
+        options={"server": {"max_in_flight": 1}},
+    ),
+    Row(400, "invalid_session_scope", request("POST", "/session", body={"sessionScope": "both"})),
+    Row(400, "invalid_session_id", request("POST", "/session", body={"sessionId": "none"})),
+    Row(400, "invalid_cwd", request("POST", "/session", body={"cwd": "here"})),
+    Row(400, "invalid_model_service_id", request("POST", "/session", body={"modelServiceId": 1})),
+    Row(
+        404,
+        "unknown_model",
+        request("POST", "/session", body={"modelServiceId": "none"}),
+        {"model": "none", "models": ["chat"]},
+    ),
+    Row(
+        409,
+        "session_id_conflict",
+        taken_id,
+        {"sessionId": TAKEN, "conflict": "live", "liveWorkspaceCwd": "/"},
+    ),
+    Row(400, "invalid_live_replay_mode", request("POST", "/session/S/load", body={"liveReplayMode": "some"})),
+    Row(
+        400, "invalid_compacted_replay_mode", request("POST", "/session/S/resume", body={"compactedReplayMode": "some"})
+    ),
+    Row(
+        400,
+        "invalid_transcript_limit",
+        request("POST", "/session/S/load", body={"historyPageSize": 501}),
+        {"maxLimit": 500},
+    ),
+    Row(400, "branch_point_invalid", request("POST", "/session/S/branch", body={"atRecordId": "r"})),
+    Row(409, "branch_while_prompt_active", branch_behind_a_long_prompt, {"sessionId": "S"}, "5"),
+    Row(
+        400,
+        "invalid_metadata",
+        request("PATCH", "/session/S/metadata", body={"displayName": ""}),
+        {"field": "displayName"},
+    ),
+    Row(400, "invalid_model_id", request("POST", "/session/S/model", body={})),
+    Row(400, "invalid_cursor", request("GET", "/workspace///sessions", query=b"cursor=x")),
+    Row(400, "invalid_max_queued", request("GET", "/session/S/events", query=b"maxQueued=15")),
+    Row(400, "invalid_prompt_text", prompt(prompt=[{"type": "text", "text": "\0"}])),
+    Row(
+        413,
+        "prompt_too_large",
+        prompt(prompt=[{"type": "text", "text": "x" * 1001}]),
+        {"limit": 1000, "size": 1001},
+        options={"limits": {"max_prompt_bytes": 1000}},
+    ),
 ]
+ELSEWHERE = {"governor_not_running"}
+"""Under another server only: test_process."""
+
+
+def test_every_code_of_these_routes_has_a_row() -> None:
+    """By the OpenAPI document; what the server refuses before the application is asked is of tests/serving."""
+    tags = {"sessions", "prompts", "service"}
+    codes = {code for operation in OPERATIONS if operation.tag in tags for code in operation.codes()}
+    assert codes - set(BELOW) - ELSEWHERE == {row.code for row in ROWS} - {"method_not_allowed"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

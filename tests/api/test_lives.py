@@ -1,5 +1,6 @@
 """Random lives of sessions behind the HTTP surface, with random schedules: prompts come, are cancelled, removed,
-overtaken by deadlines, their callers leave at any moment; readers come and go; sessions are branched, closed, drained.
+overtaken by deadlines, their callers leave at any moment; answers are asked for beside them; readers come and go;
+sessions are branched, closed, drained.
 
 Held in every life: exactly one terminal event for each prompt that got a 202 (S7); ids without gaps; the pending count
 is the length of the list of pending prompts and never above the limit (S1); turns run in the order of admission (S4);
@@ -44,6 +45,7 @@ class Step:
 DEEDS = [
     "prompt", "prompt", "prompt", "prompt", "prompt with deadline", "prompt and leave", "cancel", "remove", "listen",
     "listen no more", "branch", "branch and leave", "load", "model", "detach", "close", "open", "open and leave",
+    "generate", "generate and leave",
 ]  # fmt: skip
 STEP = st.builds(
     Step,
@@ -98,6 +100,8 @@ class Life:
             "detach": ("POST", f"{path}/detach", None),
             "model": ("POST", f"{path}/model", {"modelId": "chat"}),
             "close": ("DELETE", path, None),
+            "generate": ("POST", f"{path}/generate", {"prompt": f"{step.seconds} generate"}),
+            "generate and leave": ("POST", f"{path}/generate", {"prompt": f"{step.seconds} generate"}),
             "open": ("POST", "/session", {"sessionScope": "thread"}),
             "open and leave": ("POST", "/session", {"sessionScope": "thread"}),
         }[step.deed]
@@ -161,6 +165,7 @@ class Life:
         for session in self.sessions:
             assert session.pending_count == 0
             assert session.log.subscriber_count == 0
+            assert not session.in_use
             assert len(session._places) == 0
             assert not session._turns
             await self.check_events(session)
