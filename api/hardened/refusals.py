@@ -41,10 +41,12 @@ NO_CONNECT: Final = Refusal(400, "connect_not_supported", "This server is no pro
 NO_WEBSOCKET: Final = Refusal(
     400, "websocket_not_supported", "There are no websockets here: send the request without Upgrade."
 )
+WRONG_HOST: Final = Refusal(404, "host_not_served", "This server does not answer for the request's Host.")
 HEAD_TOO_SLOW: Final = Refusal(408, "request_timeout", "The request's head took too long to arrive.")
 BODY_TOO_SLOW: Final = Refusal(408, "request_timeout", "The request's body came too slowly.")
 HEAD_TOO_LARGE: Final = Refusal(431, "headers_too_large", "The request line and headers are too large.")
 NO_CODING: Final = Refusal(501, "transfer_encoding_not_supported", "The only Transfer-Encoding is chunked.")
+UNKNOWN_METHOD: Final = Refusal(501, "method_not_supported", "This server does not know the request's method.")
 TOO_MANY_CONNECTIONS: Final = Refusal(503, "too_many_connections", "Too many open connections: retry later.")
 HTTP_ONE_ONLY: Final = Refusal(505, "http_version_not_supported", "This server speaks HTTP/1.1 only.")
 
@@ -54,10 +56,12 @@ _ALL: Final = (
     BAD_TARGET,
     NO_CONNECT,
     NO_WEBSOCKET,
+    WRONG_HOST,
     HEAD_TOO_SLOW,
     BODY_TOO_SLOW,
     HEAD_TOO_LARGE,
     NO_CODING,
+    UNKNOWN_METHOD,
     TOO_MANY_CONNECTIONS,
     HTTP_ONE_ONLY,
 )
@@ -72,8 +76,3 @@ def note_refusal(refusal: Refusal) -> None:
 def refused_connections() -> dict[str, int]:
     """How many requests and connections this process has refused below the application, by code."""
     return dict(_refused)
-
-
-def refusal_for(status: int) -> Refusal:
-    """The answer to a request that h11 could not parse, from the status that h11 suggests."""
-    return {HEAD_TOO_LARGE.status: HEAD_TOO_LARGE, NO_CODING.status: NO_CODING}.get(status, MALFORMED)

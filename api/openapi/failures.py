@@ -98,6 +98,7 @@ _ALL: Final = (
     _refusal(refusals.BODY_TOO_SLOW),
     _refusal(refusals.HEAD_TOO_LARGE),
     _refusal(refusals.NO_CODING),
+    _refusal(refusals.UNKNOWN_METHOD),
     _refusal(refusals.TOO_MANY_CONNECTIONS),
     _refusal(refusals.HTTP_ONE_ONLY),
     _invalid("invalid_request", "A path, query or version that cannot be read or passed on."),

@@ -9,7 +9,7 @@ import trio
 
 from api import hardened
 from api.hardened.connection import TURNED_AWAY_MAX
-from api.hardened.protocol import OneWrite
+from api.hardened.request import RequestReader
 
 from .support import (
     LARGE_BYTES,
@@ -22,6 +22,7 @@ from .support import (
     quart_app,
     read_all,
     read_reply,
+    respond,
     serving,
     settled,
     start,
@@ -29,7 +30,6 @@ from .support import (
 )
 
 if TYPE_CHECKING:
-    from hypercorn.events import Event
     from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
 
@@ -37,14 +37,14 @@ async def test_a_fault_in_one_connection_stays_there(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """HardenedConnection: even a fault that nobody foresaw ends only its own connection, and is logged."""
-    stock_handle = OneWrite.handle
+    feed = RequestReader.feed
 
-    async def faulty(self: OneWrite, event: Event) -> None:
-        await stock_handle(self, event)
-        if self.connection_state.get("broken") or b"/broken" in getattr(event, "data", b""):
+    def faulty(self: RequestReader, data: bytes) -> None:
+        feed(self, data)
+        if b"/broken" in data:
             raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(OneWrite, "handle", faulty)
+    monkeypatch.setattr(RequestReader, "feed", faulty)
     async with serving(BareApp()) as server:
         await settled(server)
         tasks = task_names()
@@ -157,21 +157,42 @@ async def test_unread_body_messages_do_not_hold_up_the_last_send() -> None:
         assert await read_all(client) == b"", "closed, as the body was not read to its end"
 
 
-async def test_a_send_that_was_cancelled_ends_the_connection() -> None:
-    """BoundedSender: the protocol believes the end of this answer sent, and would go on to the next request."""
+async def test_a_send_that_was_cut_short_ends_the_connection() -> None:
+    """BoundedSender: half a message corrupts the next, so there is none; and the application is told."""
+    fate: list[BaseException] = []
 
     async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         assert scope["type"] == "http"
         await send(start())
-        await send(body(b"x", more=True))
+        with trio.move_on_after(0.05) as cancelled:
+            await send(body(bytes(LARGE_BYTES), more=True))
+        assert cancelled.cancelled_caught
+        try:
+            await send(body(b""))
+        except OSError as error:
+            fate.append(error)
+
+    async with serving(app) as server, await connect(server.port, receive_buffer=4096) as client:
+        await client.send_all(get("/"))
+        await eventually(lambda: bool(fate))
+        said = await read_all(client)
+        assert not said.endswith(b"0\r\n\r\n"), "closed, without the last chunk"
+    assert isinstance(fate[0], hardened.ClientGoneError)
+
+
+async def test_a_last_message_is_sent_whole_or_not_at_all() -> None:
+    """BoundedSender: what the kernel takes at once is out, whoever cancels the application meanwhile (Quart does)."""
+
+    async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
         with trio.CancelScope() as cancelled:
             cancelled.cancel()
-            await send(body(b""))
+            await respond(send, b"whole")
 
     async with serving(app) as server, await connect(server.port) as client:
-        await client.send_all(get("/"))
-        said = await read_all(client)
-        assert said.endswith(b"1\r\nx\r\n"), "closed, without the last chunk"
+        for _ in range(2):
+            await client.send_all(get("/"))
+            assert (await read_reply(client)).body == b"whole"
 
 
 async def test_an_application_that_fails_ends_only_its_request(caplog: pytest.LogCaptureFixture) -> None:
