@@ -43,26 +43,40 @@ class BoundedSender:
         self._timeout_s = timeout_s
         self._fd = socket_of(stream).fileno()
         self._plain = isinstance(stream, trio.SocketStream)
-        self._lock = trio.Lock()
+        self._sending = False
+        self._sent: trio.Event | None = None
 
     async def send(self, data: bytes) -> bool:
         """Writes all of `data`; False when the client is gone or was cut off, so that the connection must end."""
-        try:
-            self._lock.acquire_nowait()  # saves the common case a trip through the scheduler
-        except trio.WouldBlock:
-            await self._lock.acquire()
+        await self._begin()
         try:
             return await (self._send_plain(data) if self._plain else self._send_pieces(data))
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         finally:
-            self._lock.release()
+            self._end()
 
     async def send_eof(self) -> None:
         """Tells the client that nothing more will come, as far as its protocol can say so."""
         if isinstance(self._stream, trio.SocketStream):
-            async with self._lock:
+            await self._begin()
+            try:
                 await self._stream.send_eof()
+            finally:
+                self._end()
+
+    async def _begin(self) -> None:
+        """Waits for its turn: a `trio.Lock` would cost as much as the write itself."""
+        while self._sending:
+            self._sent = self._sent or trio.Event()
+            await self._sent.wait()
+        self._sending = True
+
+    def _end(self) -> None:
+        self._sending = False
+        if self._sent is not None:
+            self._sent.set()
+            self._sent = None
 
     async def _send_plain(self, data: bytes) -> bool:
         view = memoryview(data)
