@@ -14,7 +14,7 @@ import structlog
 import trio
 from quart.wrappers import base as quart_base
 
-from api.hardened import ClientGoneError
+from api.hardened import ClientGoneError, departure_of
 from governor.errors import BodyTooLargeError, GovernorError, InvalidRequestError, RefusedError
 
 from .errors import ERROR_KEY
@@ -69,7 +69,8 @@ class Guard:
     - An exception that the application lets out before its response began becomes a 500, and is logged once with its
       traceback. A client that left is no error.
     - The last message of a response is sent under a shield of at most `final_send_timeout_s`: frameworks cancel the
-      request as soon as they see its end, and the server must finish its bookkeeping of the connection first.
+      request as soon as they see its end, and the server must finish its bookkeeping of the connection first. (Not
+      under `api.hardened`, whose sends need none.)
     - What was registered by `after_response` runs.
     - `on_error` is told of each error that is the answer to a request.
 
@@ -236,6 +237,11 @@ class _GuardedRequest:
         if message["type"] != "http.response.body" or message.get("more_body", False):
             await self._send(message)
             self._started = self._started or message["type"] == "http.response.start"
+            return
+        if departure_of(self._scope) is not None:
+            # This server tells nobody of a departure while it sends: no framework cancels the request meanwhile.
+            await self._send(message)
+            self._after.finish(sent=not self._answered_here)
             return
         body = message.get("body", b"")
         if len(body) > FINAL_BODY_BYTES:

@@ -20,6 +20,7 @@ from governor.triton.outcomes import CallKind
 from governor.triton.wire import WireRequest, model_path
 
 from .errors import WrongMethodError, send_error
+from .hardened import departure_of
 from .v2.bodies import SMALL_BYTES, BodyBudget, declared_bytes, read_body
 from .v2.head import longest_wait_s, request_head
 from .v2.models import find
@@ -140,6 +141,12 @@ class Inference:
     ) -> None:
         if body is None:
             return  # the client left before its end
+        when_gone = departure_of(scope)
+        if when_gone is not None:
+            with trio.CancelScope() as leaving:
+                when_gone(leaving.cancel)
+                await self._answer(scope, match, body, send)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
             await self._answer(scope, match, body, send)
@@ -214,6 +221,8 @@ class _Relay:
             await self._fail(error)
 
     async def _get_credit(self) -> None:
+        if self._call.state is CallState.STARTED:
+            return  # the rule where there is no overload: not worth a timer
         with trio.move_on_at(self._give_up_at):
             await self._call.started()
         if self._call.state is CallState.WAITING:
@@ -221,9 +230,10 @@ class _Relay:
 
     async def _in_time(self, wait: Callable[[], Awaitable[T]]) -> T:
         """Bounds what the backend may take; the time in which a slow caller takes the answer is not counted."""
+        if self._timeout_ms is None:
+            return await wait()
         with trio.move_on_at(self._deadline):
             return await wait()
-        assert self._timeout_ms is not None
         raise BackendTimeoutError(self._model, self._timeout_ms)
 
     async def _pass_on(self, head: Head) -> None:

@@ -14,8 +14,9 @@ What a client meets:
   A half-close and a close look alike until something is sent, and to notice a departed client early matters more here
   than to serve half-closers.
 
-Modules: `connection` (the whole, from accept to close), `protocol` (HTTP and the application's task), `pieces`
-(sending, waiting, reading), `limits` and `refusals` (numbers and words).
+Modules: `connection` (the whole, from accept to close), `exchange` (the application's `receive` and `send`), `request`
+and `response` (HTTP, without I/O), `watch` (deadlines, departures, the shutdown), `pieces` (sending, a body's pace),
+`limits` and `refusals` (numbers and words).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from hypercorn.config import Config
 from hypercorn.trio import run as trio_worker
 
 from .connection import HardenedConnection
+from .exchange import departure_of
 from .limits import ClientGoneError, ConnectionLimits, LimitedConfig, UnsupportedHypercornError
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "ConnectionLimits",
     "LimitedConfig",
     "UnsupportedHypercornError",
+    "departure_of",
     "install",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 from urllib.parse import unquote
 
 import trio
@@ -15,16 +15,25 @@ from .response import ResponseWriter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent
+    from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
     from .refusals import Refusal
     from .request import RequestReader
 
-JOIN_BYTES = 2**16
+JOIN_BYTES: Final = 2**16
 """Pieces up to this length are joined to one write; longer ones are not copied."""
-DEPARTURE = "governor.departure"
+DEPARTURE: Final = "governor.departure"
 """Key of the ASGI extension by which an application that needs no `receive` learns that its client is gone."""
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def departure_of(scope: HTTPScope) -> Callable[[Callable[[], None]], None] | None:
+    """Registers what is to be done when the client of a request leaves; None under a server that does not offer it.
+
+    What is registered runs at most once, synchronously, and at once if the client is gone already.
+    """
+    found = scope["extensions"].get(DEPARTURE)
+    return cast("Callable[[Callable[[], None]], None] | None", found)
 
 
 class Wire(Protocol):

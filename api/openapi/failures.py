@@ -99,6 +99,7 @@ _ALL: Final = (
     _refusal(refusals.HEAD_TOO_LARGE),
     _refusal(refusals.NO_CODING),
     _refusal(refusals.UNKNOWN_METHOD),
+    _refusal(refusals.WRONG_HOST),
     _refusal(refusals.TOO_MANY_CONNECTIONS),
     _refusal(refusals.HTTP_ONE_ONLY),
     _invalid("invalid_request", "A path, query or version that cannot be read or passed on."),
@@ -197,7 +198,8 @@ assert len(FAILURES) == len(_ALL)
 
 BELOW: Final = (
     "malformed_request", "invalid_target", "websocket_not_supported", "request_timeout", "headers_too_large",
-    "transfer_encoding_not_supported", "too_many_connections", "http_version_not_supported",
+    "transfer_encoding_not_supported", "method_not_supported",
+    "host_not_served", "too_many_connections", "http_version_not_supported",
 )  # fmt: skip
 """What the server itself refuses, on every route."""
 
