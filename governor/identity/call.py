@@ -99,7 +99,7 @@ class Call:
         self._head: Head | None = None
         self._chunks: deque[bytes] = deque()
         self._kept_bytes = 0
-        self._changed = trio.Event()
+        self._changed: trio.Event | None = None
 
     # The caller's side
 
@@ -120,7 +120,7 @@ class Call:
             GovernorError: it ended without one.
         """
         while self.state is CallState.WAITING:
-            await self._changed.wait()
+            await self._change()
         if self._head is None and self.error is not None:
             raise self.error
 
@@ -133,7 +133,7 @@ class Call:
         while self._head is None:
             if self.error is not None:
                 raise self.error
-            await self._changed.wait()
+            await self._change()
         return self._head
 
     async def next_chunk(self) -> bytes | None:
@@ -147,7 +147,7 @@ class Call:
                 raise self.error
             if self.state is CallState.ENDED:
                 return None
-            await self._changed.wait()
+            await self._change()
         chunk = self._chunks.popleft()
         self._kept_bytes -= len(chunk)
         return chunk
@@ -155,7 +155,7 @@ class Call:
     async def body(self) -> bytes:
         """The whole rest of the body. Raises as `next_chunk` does."""
         while self.state is not CallState.ENDED and self.error is None:
-            await self._changed.wait()
+            await self._change()
         if self.error is not None:
             raise self.error
         whole = b"".join(self._chunks)
@@ -210,9 +210,16 @@ class Call:
         self._chunks.clear()
         self._kept_bytes = 0
 
+    async def _change(self) -> None:
+        """Waits until something has changed."""
+        if self._changed is None:
+            self._changed = trio.Event()
+        await self._changed.wait()
+
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
 
 def answer_too_large(limit: int) -> BackendProtocolError:

@@ -37,6 +37,7 @@ from governor.identity.lanes import LanePool
 from governor.identity.notes import ClaimNotes
 from governor.identity.operator import OperatorExits
 from governor.identity.readings import ReadingWatch
+from governor.identity.runners import CallRunners
 from governor.identity.values import IdentityStatistics, IdentityTotals
 from governor.recent import VerdictTeller, unobserved
 from governor.triton.lane import CallEnd
@@ -94,6 +95,7 @@ class Identity:
             on_fall=settings.on_fall,
         )
         self._queue: CreditQueue[Call] = CreditQueue(settings.max_waiting)
+        self._runners = CallRunners(self._run_call, self.settle, name=f"calls {key}")
         self._lanes = LanePool(port.make_lane, idle_s=settings.lane_idle_s)
         self._calls: dict[int, Call] = {}
         self.reading_turn = trio.Lock()
@@ -258,6 +260,7 @@ class Identity:
                 task_status.started()
         finally:
             self._nursery = None
+            self._runners.forget()
             self.drain()
             self._lanes.close()
             self._port.close_idle()
@@ -278,7 +281,7 @@ class Identity:
             self._calls[claim_id] = call
             self.notes.open(claim_id, call)
             call.start(claim_id)
-            self._nursery.start_soon(self._run_call, call, claim_id, name=f"call {self.key} {claim_id}")
+            self._runners.start(self._nursery, call, claim_id)
         self._evidence_wanted.value = self._ledger.wants_evidence
 
     def _abandoned(self, call: Call) -> None:
@@ -318,7 +321,6 @@ class Identity:
             self._lanes.give_back(lane)
             del self._calls[claim_id]
             call.end(error)
-        self.settle()
 
     async def _exchange(self, call: Call, claim_id: int, lane: LanePort) -> GovernorError | None:
         """Sends the request and takes the whole answer, however long its caller stays.
@@ -332,7 +334,8 @@ class Identity:
         error: GovernorError | None = None
         head, error_body = Head(0, ()), bytearray()
         try:
-            with trio.move_on_after(self.settings.call_limit_s) as call.scope:
+            call.scope.deadline = trio.current_time() + self.settings.call_limit_s
+            with call.scope:
                 async with exchange as answer:
                     head = Head(answer.status, answer.headers)
                     call.feed_head(head)

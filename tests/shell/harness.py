@@ -14,6 +14,7 @@ from governor.backend import BackendStatus
 from governor.config import BackendConfig, Config, EvidenceConfig, LimitsConfig, ModelConfig
 from governor.core.evidence import OnFall
 from governor.identity import Call, CallRequest, Identity, IdentityKey, IdentitySettings
+from governor.identity.runners import IDLE
 from governor.service import Governor
 from governor.triton.metadata import ServerFacts
 from governor.triton.outcomes import CallKind
@@ -324,3 +325,15 @@ async def _run_governor(
 ) -> None:
     with scope:
         await governor.run(task_status=task_status)
+
+
+def tasks_at_work() -> int:
+    """Tasks alive in this run, without those that an identity keeps for its next calls and that hold nothing."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    found, tasks = 0, [root]
+    while tasks:
+        task = tasks.pop()
+        found += task.name != IDLE
+        tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found

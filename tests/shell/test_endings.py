@@ -10,18 +10,23 @@ import trio
 
 from governor.errors import DrainingError, GovernorError, SessionNotFoundError
 from governor.triton.outcomes import CallKind
-from tests.shell.harness import Bench, Listener, Service, ask, call_request, identity_bench, service, until
+from tests.shell.harness import (
+    Bench,
+    Listener,
+    Service,
+    ask,
+    call_request,
+    identity_bench,
+    service,
+    tasks_at_work,
+    until,
+)
 from tests.shell.world import Break, Fault, Plan, decoupled_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from governor.identity import Call
-
-
-def tasks() -> int:
-    """Tasks alive in this run."""
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 async def in_every_state(bench: Bench) -> list[Call]:
@@ -52,7 +57,7 @@ async def in_every_state(bench: Bench) -> list[Call]:
 async def test_a_cancelled_identity_leaves_no_task_no_connection_and_nobody_waiting() -> None:
     """T1: whatever state its calls are in; a cut answer is never taken for a whole one."""
     async with identity_bench(slots=7) as bench:
-        before = tasks()
+        before = tasks_at_work()
         calls = await in_every_state(bench)
         ends: list[str] = []
 
@@ -74,7 +79,7 @@ async def test_a_cancelled_identity_leaves_no_task_no_connection_and_nobody_wait
         assert bench.world.open_lanes == 0
         assert not bench.world.ports[0].connected
         executing = sum(execution.ended_s is None for execution in bench.world.executions)
-        assert tasks() == before - 3 + executing, "the identity's three tasks are gone, the world's work is not"
+        assert tasks_at_work() == before - 3 + executing, "the identity's three tasks are gone, the world's work is not"
         with pytest.raises(DrainingError):
             bench.submit("1")
 
@@ -222,9 +227,9 @@ async def test_drain_tells_every_session_and_ends_its_stream() -> None:
 
 async def test_a_stopped_governor_leaves_no_task_and_no_connection() -> None:
     """T1: sessions, subscribers, deadlines, pollers, health checks."""
-    before = tasks()
+    before = tasks_at_work()
     async with service(limits={"prompt_deadline_ms": 60_000}) as governed:
-        own = tasks()
+        own = tasks_at_work()
         _, heard = await prompts_in_every_state(governed)
         await trio.sleep(0.5)
         governed.world.break_connections()
@@ -235,10 +240,10 @@ async def test_a_stopped_governor_leaves_no_task_and_no_connection() -> None:
         assert all(len(listener.terminals(prompt)) == 1 for prompt, listener in heard.items())
         assert governed.world.open_lanes == 0
         assert not governed.world.ports[0].connected
-        assert tasks() < own
+        assert tasks_at_work() < own
         with pytest.raises(DrainingError):
             governed.session()
-    assert tasks() == before
+    assert tasks_at_work() == before
 
 
 async def test_a_fault_that_ends_an_identity_ends_the_governor_and_every_prompt() -> None:
@@ -266,11 +271,11 @@ async def test_quarantined_claims_hold_no_task() -> None:
     """E9: a claim that nothing can prove costs its credit and nothing else."""
     async with identity_bench() as bench:
         bench.world.reload(decoupled_facts())
-        before = tasks()
+        before = tasks_at_work()
         bench.world.plans["broken"] = Plan(seconds=1, breaks=Break.AFTER_DELIVERY)
         call = bench.submit("broken")
         with pytest.raises(GovernorError):
             await call.head()
         await trio.sleep(10)
         assert bench.free == 0
-        assert tasks() == before
+        assert tasks_at_work() == before

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from governor.core.claims import ClaimState
-from tests.shell.harness import ask, service
+from tests.shell.harness import ask, service, tasks_at_work
 from tests.shell.world import Plan
 
 MARGIN_S = 0.05
@@ -87,11 +87,11 @@ async def test_a_settled_prompt_leaves_no_task_that_waits_for_its_deadline() -> 
     """T1: a day-long deadline must not keep a task for a day."""
     async with service(limits={"prompt_deadline_ms": 86_400_000}) as governed:
         session = governed.session()
-        before = trio.lowlevel.current_statistics().tasks_living
+        before = tasks_at_work()
         for _ in range(20):
             ask(session, "0.1")
             await trio.sleep(0.2)
-        assert trio.lowlevel.current_statistics().tasks_living == before
+        assert tasks_at_work() == before
 
 
 # Cancelling, removing.

@@ -12,7 +12,17 @@ import trio
 
 from governor.errors import GovernorError
 from governor.triton.outcomes import CallKind
-from tests.shell.harness import Bench, Listener, Service, ask, identity_bench, run_jumping, service, until
+from tests.shell.harness import (
+    Bench,
+    Listener,
+    Service,
+    ask,
+    identity_bench,
+    run_jumping,
+    service,
+    tasks_at_work,
+    until,
+)
 from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
@@ -108,7 +118,7 @@ async def nothing_is_left(bench: Bench, before: int) -> None:
     await trio.sleep(5)
     assert bench.world.open_lanes == 0
     assert not bench.world.ports[0].connected
-    assert trio.lowlevel.current_statistics().tasks_living == before
+    assert tasks_at_work() == before
     assert bench.world.high_water <= bench.identity.settings.slots
 
 
@@ -137,7 +147,7 @@ def test_a_caller_may_leave_at_any_moment(name: str) -> None:
     async def attempt(step: int) -> bool:
         async with identity_bench(slots=scenario.slots) as bench:
             bench.world.plans[scenario.text] = Plan(seconds=0.5) if scenario.plan == Plan() else scenario.plan
-            before = trio.lowlevel.current_statistics().tasks_living
+            before = tasks_at_work()
             if scenario.warm:
                 await bench.submit("0.1").body()
             caller = trio.CancelScope()
@@ -157,7 +167,7 @@ def test_an_identity_may_be_stopped_at_any_moment(name: str) -> None:
     async def attempt(step: int) -> bool:
         async with identity_bench(slots=scenario.slots) as bench:
             bench.world.plans[scenario.text] = Plan(seconds=0.5) if scenario.plan == Plan() else scenario.plan
-            before = trio.lowlevel.current_statistics().tasks_living
+            before = tasks_at_work()
             ends: list[int | str] = []
 
             async def caller() -> None:
@@ -180,7 +190,7 @@ def test_an_identity_may_be_stopped_at_any_moment(name: str) -> None:
             await trio.sleep(30)
             assert bench.world.open_lanes == 0
             assert not bench.world.ports[0].connected
-            assert trio.lowlevel.current_statistics().tasks_living == before - 3
+            assert tasks_at_work() == before - 3
         return happened
 
     assert sweep(attempt) > 5
