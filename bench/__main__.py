@@ -24,6 +24,7 @@ SCENARIOS: dict[str, Callable[[Lab], list[Table]]] = {
     "saturation": scenarios.saturation,
     "overload": scenarios.overload,
     "slots": scenarios.slots,
+    "sessions": scenarios.sessions,
     "payload": scenarios.payload,
     "streaming": scenarios.streaming,
     "refusals": scenarios.refusals,

@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, fields
 from itertools import count
 
-from bench.canned import OTHERS, STREAM_EVENT, STREAM_HEAD, answer, config, json_answer, statistics
+from bench.canned import OTHERS, STREAM_EVENT, STREAM_HEAD, answer, config, json_answer, metadata, statistics
 from bench.http1 import HEAD_END, is_chunked, length_of
 from bench.truth import Truth
 
@@ -302,10 +302,7 @@ class Backend:
         if target.endswith(b"/config"):
             return json_answer(config(name))
         if name and target.count(b"/") == 3:
-            tensors = [{"name": "X", "datatype": "FP32", "shape": [-1]}]
-            return json_answer(
-                {"name": name, "versions": ["1"], "platform": "none", "inputs": tensors, "outputs": tensors}
-            )
+            return json_answer(metadata(name))
         return json_answer(OTHERS.get(target, {}))
 
 

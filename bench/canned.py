@@ -28,15 +28,36 @@ def statistics(name: str, success: int) -> dict[str, object]:
     }
 
 
+TENSORS = {
+    "noop": ("X", "X", "FP32"),
+    "text": ("text_input", "text_output", "BYTES"),
+}
+"""Input, output and datatype of the two models."""
+
+
 def config(name: str) -> dict[str, object]:
-    tensor = {"name": "X", "data_type": "TYPE_FP32", "dims": ["-1"]}
+    """As `GET /v2/models/NAME/config` tells it."""
+    given, made, datatype = TENSORS.get(name, TENSORS["noop"])
+    kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
     return {
         "name": name,
         "platform": "none",
         "max_batch_size": 0,
-        "input": [tensor],
-        "output": [tensor],
+        "input": [{"name": given, "data_type": kind, "dims": ["-1"]}],
+        "output": [{"name": made, "data_type": kind, "dims": ["-1"]}],
         "instance_group": [{"count": 1}],
+    }
+
+
+def metadata(name: str) -> dict[str, object]:
+    """As `GET /v2/models/NAME` tells it."""
+    given, made, datatype = TENSORS.get(name, TENSORS["noop"])
+    return {
+        "name": name,
+        "versions": ["1"],
+        "platform": "none",
+        "inputs": [{"name": given, "datatype": datatype, "shape": [-1]}],
+        "outputs": [{"name": made, "datatype": datatype, "shape": [-1]}],
     }
 
 
@@ -55,7 +76,7 @@ def answer(kind: bytes, length: int) -> bytes:
             }
         ).encode()
     elif kind == b"generate":
-        body = b'{"model_name":"noop","model_version":"1","text":"word","meta_info":{"finish_reason":{"type":"stop"}}}'
+        body = b'{"model_name":"text","text_output":"word","text":"word","meta_info":{"finish_reason":{"type":"stop"}}}'
     else:
         body = (
             b'{"model_name":"noop","model_version":"1","outputs":'

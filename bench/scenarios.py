@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import socket
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -209,6 +211,58 @@ def slots(lab: Lab) -> list[Table]:
             ]
         )
     return [table]
+
+
+def sessions(lab: Lab) -> list[Table]:
+    """Do idle sessions cost the others anything, and what memory do they hold?"""
+    table = Table(
+        "Idle sessions: what they hold, and what a request costs beside them",
+        ["sessions", "bytes/session", "infer CPU us", "infer p50 ms", "prompt CPU us", "prompt p50 ms", "not 200/202"],
+        chart=("sessions", "infer CPU us"),
+        notes=["Bytes: growth of the process's resident memory, sessions over `POST /session` and idle since."],
+    )
+    lab.behave()
+    with lab.start("governor") as running:
+        for _ in range(3):
+            lab.measure(running, connections=8)
+        made = 0
+        for count in (10, 1_000, 10_000) if lab.quick else (10, 1_000, 10_000, 100_000):
+            before_mib = _memory_mib(running)
+            prompted = _open_sessions(running.port, count - made)
+            held = (_memory_mib(running) - before_mib) * _MIB / (count - made)
+            made = count
+            infer = [lab.measure(running, connections=8) for _ in range(lab.rounds)]
+            ask = {"path": f"/session/{prompted}/prompt", "body": '{"prompt":[{"type":"text","text":"one"}]}'}
+            prompts = [lab.measure(running, connections=8, **ask) for _ in range(lab.rounds)]
+            bad = sum(_not_200(each) for each in infer)
+            bad += sum(each.result.total - each.result.answers.get("202", 0) for each in prompts)
+            table.rows.append(
+                [
+                    count,
+                    held,
+                    middle(infer, _cpu_us),
+                    middle(infer, _ms("p50")),
+                    middle(prompts, _cpu_us),
+                    middle(prompts, _ms("p50", "202")),
+                    bad,
+                ]
+            )
+    return [table]
+
+
+def _open_sessions(port: int, count: int) -> str:
+    """Opens so many sessions over one connection; returns the last one's id."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    told: dict[str, str] = {}
+    body = json.dumps({"modelServiceId": "text", "sessionScope": "thread"})
+    for _ in range(count):
+        connection.request("POST", "/session", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+        if answer.status != 200:
+            raise RuntimeError(f"a session was refused: {told}")
+    connection.close()
+    return told["sessionId"]
 
 
 def payload(lab: Lab) -> list[Table]:

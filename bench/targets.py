@@ -96,6 +96,13 @@ kind = "infer"
 """
     if place.timeout_ms is not None:
         config += f"timeout_ms = {place.timeout_ms}\n"
+    config += f"""
+[[models]]
+name = "text"
+backend = "local"
+slots = {place.slots}
+kind = "generate"
+"""
     file = place.folder / "governor.toml"
     file.write_text(config)
     command = [sys.executable, "-m", "api.cli", "serve", str(file)]

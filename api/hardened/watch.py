@@ -84,8 +84,7 @@ class Watch:
 
     def leave(self, fd: int) -> None:
         """The connection ends; its file is still open."""
-        assert self._poll is not None
-        if self._watched.pop(fd, None) is not None:
+        if self._watched.pop(fd, None) is not None and self._poll is not None:
             self._poll.unregister(fd)
         if not self._watched:
             self._scope.cancel()  # the poll is closed by the task that waits on it
@@ -104,6 +103,8 @@ class Watch:
                     nursery.start_soon(self._tell_shutdown)
         finally:
             poll.close()
+            if self._poll is poll:  # cancelled with the whole server, which is about to cancel the connections too
+                self._poll = None
 
     async def _tell_departures(self, poll: select.epoll) -> None:
         while True:
