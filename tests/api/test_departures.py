@@ -19,6 +19,7 @@ from api.guard import Guard
 from api.hardened import ClientGoneError
 from api.openapi import OPERATIONS
 from tests.api.harness import AsgiExchange, Service, service
+from tests.shell.harness import tasks_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,16 +56,10 @@ class Departing(AsgiExchange):
         await AsgiExchange._send(self, message)
 
 
-def tasks_below(task: trio.lowlevel.Task) -> int:
-    return 1 + sum(tasks_below(child) for nursery in task.child_nurseries for child in nursery.child_tasks)
-
-
 def picture(up: Service) -> dict[str, object]:
     """Everything that a client could leave behind."""
     guard = up.app.asgi_app
     assert isinstance(guard, Guard)
-    root = trio.lowlevel.current_root_task()
-    assert root is not None
     return {
         "sessions": sorted(
             (
@@ -82,7 +77,7 @@ def picture(up: Service) -> dict[str, object]:
         "free": up.free,
         "acp": up.app.acp.statistics(),
         "draining": (up.governor.draining, up.governor.entrance.closed),
-        "tasks": tasks_below(root),
+        "tasks": tasks_at_work(),
     }
 
 

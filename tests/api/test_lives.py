@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from governor.journal import replay_of
 from tests.api.harness import AsgiExchange, Service, service
-from tests.api.test_departures import Departing, picture, tasks_below
+from tests.api.test_departures import Departing, picture
+from tests.shell.harness import tasks_at_work
 
 if TYPE_CHECKING:
     from governor.session import Session
@@ -210,9 +211,7 @@ class Life:
 async def live(steps: list[Step], *, drain: bool, listener: bool) -> None:
     limits = {"max_pending_prompts_per_session": LIMIT, "prompt_deadline_ms": DEADLINE_MS}
     async with service(limits=limits, model={"kind": "generate_stream"}) as up:
-        root = trio.lowlevel.current_root_task()
-        assert root is not None
-        tasks = tasks_below(root)
+        tasks = tasks_at_work()
         async with trio.open_nursery() as nursery:
             life = Life(up, nursery)
             for _ in range(SESSIONS):
@@ -224,7 +223,7 @@ async def live(steps: list[Step], *, drain: bool, listener: bool) -> None:
                 await life.do(step)
             await life.end(drain=drain)
         await trio.sleep(50)
-        assert tasks_below(root) == tasks
+        assert tasks_at_work() == tasks
         assert picture(up)["in flight"] == 0
 
 
