@@ -77,6 +77,15 @@ bench-triton: $(VENV)/.bench-ready ## infer through the governor against a real 
 bench-peers: $(VENV)/.bench-ready ## Install what the governor is compared with under .bench: PEERS="haproxy nginx smg litellm ray"
 	$(PY) -m bench.peers $(PEERS)
 
+##@ Deploy it
+.PHONY: image
+IMAGE ?= governor
+image: ## Build the container image (IMAGE=name:tag PYTHON_IMAGE=base)
+	@tool=$$(command -v podman || command -v buildah || command -v docker) || \
+		{ echo "No podman, buildah or docker found; install one"; exit 1; }; \
+	"$$tool" build $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) \
+		-f deploy/container/Containerfile -t $(IMAGE) .
+
 ##@ Keep it
 .PHONY: setup clean
 setup: $(VENV)/.dev-ready ## Make the virtual environment for development

@@ -43,7 +43,7 @@ _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 class Gate:
     """Lets through what may pass, and answers the rest itself.
 
-    - A target with a broken percent-encoding gets 400.
+    - A target with a broken percent-encoding, or a query that is not ASCII, gets 400.
     - On a loopback bind, a `Host` other than a loopback name at the server's own port gets 403: a web page whose
       name was rebound to 127.0.0.1 sends its own name. On other binds the token protects.
     - An `Origin` other than the server's own, and none of `server.allow_origins`, gets 403.
@@ -79,7 +79,7 @@ class Gate:
             await send_error(send, refusal)
 
     def _refusal(self, scope: HTTPScope) -> GovernorError | None:
-        if _is_malformed(scope.get("raw_path") or b""):
+        if _is_malformed(scope.get("raw_path") or b"") or not scope["query_string"].isascii():
             return InvalidRequestError("Malformed URL encoding", code="invalid_request")
         own = self._own_authorities(scope)
         if self._loopback and own is not None:
