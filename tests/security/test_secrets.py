@@ -36,6 +36,7 @@ def log() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     configure_logging(stream)
+    structlog.configure(cache_logger_on_first_use=False)  # other tests capture what the same loggers tell
     root.setLevel(logging.DEBUG)
     yield stream
     root.handlers[:] = handlers
