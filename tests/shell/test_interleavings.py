@@ -122,6 +122,7 @@ class Life:
     texts: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     calls: list[trio.CancelScope] = field(default_factory=list)
     count: int = 0
+    reloads: int = 0
     doubted: bool = False
 
     def __post_init__(self) -> None:
@@ -141,7 +142,14 @@ class Life:
     @property
     def provable(self) -> bool:
         """Once all work has ended, all credits come back without a restart."""
-        return self.setting.provable and not self.doubted
+        return self.setting.provable and not self.doubted and not self.overlooked
+
+    @property
+    def overlooked(self) -> bool:
+        """A reload that no reading has shown, as the counter was no higher before it. No fall is deduced from answers
+        (ADR-0012), so the process's counter is not asked for what the model's will never show; the runbook says so.
+        """
+        return self.governed.identity.statistics().ledger_totals.reloads < self.reloads
 
     def open_sessions(self) -> None:
         for _ in range(SESSIONS):
@@ -187,6 +195,7 @@ class Life:
     def do_reload(self, _step: Step) -> None:
         # Without boot identity a reload passes for a restart, as the operator's `on_fall` says (E8).
         if self.setting.reloads and self.setting.boots and self.governed.world.process is not None:
+            self.reloads += 1
             self.governed.world.reload()
 
     def do_fault(self, step: Step) -> None:
@@ -338,7 +347,7 @@ async def live(setting: Setting, steps: list[Step]) -> None:
         await life.heal()
         await life.end()
         totals = governed.identity.statistics().ledger_totals
-        event(f"provable {life.provable}, doubted {life.doubted}")
+        event(f"provable {life.provable}, doubted {life.doubted}, overlooked {life.overlooked}")
         event(f"most at once {governed.world.high_water} of {setting.slots}")
         event(f"proven quiet {min(totals.proven_quiet, 3)}")
         event(f"ended with their process {min(totals.proven_process_ended, 3)}")
