@@ -23,6 +23,7 @@ from governor.requests import RequestCheck
 from governor.session import Session
 from governor.totals import ServiceTotals
 from governor.triton.model import TritonModel
+from governor.triton.text import preload_tensor_codec
 from governor.turn import ServedModel
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class Governor:
 
     def _serve(self, model: ModelConfig) -> ServedModel:
         """Two names for one model on one server share one identity (SPEC vocabulary)."""
+        if model.kind == "infer":
+            preload_tensor_codec()  # else the first prompt would wait for the import
         backend = self.backends[model.backend]
         key = IdentityKey(model.backend, model.triton_model)
         if key not in self.identities:
