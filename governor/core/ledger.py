@@ -6,13 +6,15 @@ The rules, in the order in which they apply to a reading (`Ledger.apply`):
  2. The first reading is the baseline (E4).
  3. Another boot identity, a counter that fell, or other versions: the counter has a new life, and a new epoch
     begins (E6, E7). Open claims move into it and never end by it.
-      - the process is another one: broken claims that ran in an old one end (E6);
+      - the process is another one: broken claims that ran in an old one end, and what else it held or answered
+        last is in no later bound (E6);
       - the process is the same: nothing ends (E7);
       - nobody can say: the operator's choice decides (E8, `OnFall`).
     Claims resident in the old life lose the model's counter. An open claim whose process is known to be gone ends
     at the first reading after it broke.
  4. A counter above its bound: somebody else calls the model; no quiet proof until a clean baseline (E10).
- 5. A counter at its bound: nothing of ours is left; all broken claims it counts end together (E5).
+ 5. A counter at its bound: nothing of ours is left; all broken claims it counts end together (E5). The process's
+    counter is asked only for those that a reload may have hidden from the model's (E7).
  6. In any case the reading may lower the bound (`witness.py`).
  7. A broken claim that no counter can prove is quarantined, once a reading has seen it (E7, E12).
 
