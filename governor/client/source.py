@@ -139,6 +139,7 @@ class EventSource:
         await self.aclose()
         self.cursor = cursor
         self._trouble = None
+        self._over = False
 
     async def finish(self) -> None:
         """Closes the connection for good; whoever waits in `next` gets `DaemonStreamError`."""

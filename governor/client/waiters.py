@@ -157,18 +157,23 @@ class Waiters:
             self._early_bytes = 0
             self._overflowed = False
 
-    def accept(self, prompt_id: str) -> tuple[Waiter, bool]:
+    def accept(self, prompt_id: str, *, read_from_its_beginning: bool) -> tuple[Waiter, bool]:
         """A 202 has come, of a prompt that is being sent.
 
+        Args:
+            prompt_id: which.
+            read_from_its_beginning: all events since the prompt was accepted have been read, or are still to be read.
+
         Returns:
-            What waits for its end, and whether nothing of it was dropped so far.
+            What waits for its end, and whether all that was told of it so far is there. If not, none of it is: the
+            stream must be read again from the prompt's beginning, and `feed` not be called until then.
         """
         waiter = Waiter(prompt_id, max_bytes=self._max_answer_bytes)
-        whole = not self._overflowed
-        if whole:
-            for event in self._early.pop(prompt_id, ()):
-                self._early_bytes -= _size(event)
-                waiter.push(event)
+        whole = read_from_its_beginning and not self._overflowed
+        early = self._early.pop(prompt_id, ())
+        self._early_bytes -= sum(map(_size, early))
+        for event in early if whole else ():
+            waiter.push(event)
         if not waiter.settled:
             self._waiters[prompt_id] = waiter
         return waiter, whole

@@ -116,19 +116,21 @@ class Watch:
         self.waiters = waiters
         self._owner = owner
         self._source: EventSource | None = None
+        self._read_from = Cursor()
         self._again_from: Cursor | None = None
         self._lap: anyio.CancelScope | None = None
 
     def accepted(self, prompt: PromptAccepted) -> Waiter:
         """A 202 has come. Without a checkpoint between its last byte and this, nothing of its turn is missed."""
-        waiter, whole = self.waiters.accept(prompt.prompt_id)
-        if waiter.settled:
-            return waiter
         # A server that names no place is asked for all that it keeps: the prompt's events are among it.
         cursor = Cursor(prompt.last_event_id or 0, prompt.event_epoch)
+        # 202s may be read in another order than the prompts were accepted in, so the stream may have begun too late.
+        covered = self._source is not None and _is_behind(cursor, self._read_from)
+        waiter, whole = self.waiters.accept(prompt.prompt_id, read_from_its_beginning=covered)
         if self._source is None:
-            self._source = self._owner.start(self, cursor)
-        elif not whole or _is_another_life(self._source.cursor, cursor):
+            self._read_from = cursor
+            self._source = self._owner.start(self, Cursor(cursor.last_id, cursor.epoch))
+        elif not whole:
             self._read_again(cursor)
         return waiter
 
@@ -152,10 +154,13 @@ class Watch:
         try:
             while not self.waiters.idle:
                 with anyio.CancelScope() as self._lap:
-                    reason = await self._read(source)
-                    break
+                    over = await self._read(source)
+                    if over is not None:
+                        reason = over
+                        break
                 if self._again_from is not None:
                     cursor, self._again_from = self._again_from, None
+                    self._read_from = Cursor(cursor.last_id, cursor.epoch)
                     await source.restart(cursor)
         finally:
             # Whoever is still sending a prompt starts anew, from the place that its 202 names.
@@ -164,11 +169,13 @@ class Watch:
             self.waiters.fail(reason)
             await source.aclose()
 
-    async def _read(self, source: EventSource) -> DaemonError:
-        """Reads to the end of the stream; returns why there is no more of it."""
+    async def _read(self, source: EventSource) -> DaemonError | None:
+        """Reads to the end of the stream; returns why there is no more of it, or None to be called again."""
         try:
             while True:
                 event = await source.next()
+                if self._again_from is not None:
+                    return None  # what was just read comes again, in its order
                 if event is None:
                     return DaemonStreamError(f'SSE stream ended: session "{self.session_id}" is over')
                 self.waiters.feed(event)
@@ -205,5 +212,7 @@ class Watch:
                 self._lap.cancel()
 
 
-def _is_another_life(reading: Cursor, wanted: Cursor) -> bool:
-    return reading.epoch is not None and wanted.epoch is not None and reading.epoch != wanted.epoch
+def _is_behind(place: Cursor, beginning: Cursor) -> bool:
+    """All that comes after `place` comes after `beginning` too, in the same life of the log."""
+    same_life = place.epoch == beginning.epoch or place.epoch is None or beginning.epoch is None
+    return same_life and (place.last_id or 0) >= (beginning.last_id or 0)

@@ -232,7 +232,7 @@ def test_events_before_the_202_are_kept_while_it_is_on_its_way() -> None:
     waiters.begin_post()
     for told in (said(2, "a", "x"), said(3, "b", "y"), event(4, "turn_complete", promptId="a")):
         waiters.feed(told)
-    waiter, whole = waiters.accept("a")
+    waiter, whole = waiters.accept("a", read_from_its_beginning=True)
     assert whole
     assert waiter.settled
     assert taken(waiter) == [2, 4]
@@ -240,7 +240,7 @@ def test_events_before_the_202_are_kept_while_it_is_on_its_way() -> None:
     waiters.end_post()
     assert waiters.idle
     waiters.begin_post()
-    other, _ = waiters.accept("b")
+    other, _ = waiters.accept("b", read_from_its_beginning=True)
     assert taken(other) == []
 
 
@@ -249,7 +249,7 @@ def test_too_much_before_the_202_is_not_kept_and_said() -> None:
     waiters.begin_post()
     for number in range(1, 6):
         waiters.feed(said(number, "b", "x" * 100))
-    waiter, whole = waiters.accept("b")
+    waiter, whole = waiters.accept("b", read_from_its_beginning=True)
     assert not whole
     assert taken(waiter) == []
     # Read again from where the prompt began, nothing is told twice.
@@ -258,7 +258,20 @@ def test_too_much_before_the_202_is_not_kept_and_said() -> None:
     assert taken(waiter) == [1, 2, 3]
     waiters.end_post()
     waiters.begin_post()
-    assert waiters.accept("c")[1]
+    assert waiters.accept("c", read_from_its_beginning=True)[1]
+
+
+def test_events_of_a_prompt_that_began_before_the_stream_are_not_half_told() -> None:
+    waiters = Waiters(max_answer_bytes=10_000)
+    waiters.begin_post()
+    for told in (said(9, "a", "end"), event(10, "turn_complete", promptId="a")):
+        waiters.feed(told)
+    waiter, whole = waiters.accept("a", read_from_its_beginning=False)
+    assert not whole
+    assert not waiter.settled
+    for told in (said(8, "a", "begin "), said(9, "a", "end"), event(10, "turn_complete", promptId="a")):
+        waiters.feed(told)
+    assert waiter.result().text == "begin end"
 
 
 def test_an_answer_that_is_too_large_is_an_error() -> None:

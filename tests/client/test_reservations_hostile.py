@@ -286,6 +286,55 @@ def test_a_terminal_that_comes_before_its_202_is_not_lost(flavour: Flavour) -> N
 
 
 @each_flavour
+@pytest.mark.parametrize("seen", [0, 2, 4])
+def test_202s_that_come_in_another_order_than_they_were_given_in_lose_nothing(seen: int, flavour: Flavour) -> None:
+    """The stream is opened from the place that the second prompt's 202 names, behind events of the first."""
+
+    async def test(flavour: Flavour, server: FakeServer) -> None:
+        async with flavour.client(server.url) as client:
+            results: dict[str, Any] = {}
+
+            async def ask(name: str) -> None:
+                results[name] = await client.prompt(SESSION, name, timeout_s=10)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, "first")
+                await anyio.to_thread.run_sync(server.wait_seen, "POST .*/prompt")
+                tasks.start_soon(ask, "second")
+            assert (results["first"].text, results["second"].text) == ("one", "two")
+            assert client.pending_prompts_total == 0
+
+    log = [
+        (1, chunk(1, "p1", "o")), (2, chunk(2, "p1", "n")), (3, chunk(3, "p1", "e")), (4, complete(4, "p1")),
+        (5, chunk(5, "p2", "two")), (6, complete(6, "p2")),
+    ]  # fmt: skip
+    opened, behind = threading.Event(), threading.Event()
+
+    def prompt(request: Request, wire: Wire) -> None:
+        if b"first" in request.body:
+            assert opened.wait(10)
+            assert behind.wait(10)
+            accept("p1", 0)(request, wire)
+        else:
+            accept("p2", 4 - seen)(request, wire)
+
+    def events(request: Request, wire: Wire) -> None:
+        wire.stream()
+        opened.set()
+        for event_id, piece in log:
+            if event_id > (request.cursor or 0) and (event_id != 6 or behind.is_set()):
+                wire.send(piece)
+        if not behind.is_set():
+            threading.Event().wait(0.05)  # the client reads what there is
+            behind.set()
+            wire.send(log[-1][1])
+        wire.wait_gone()
+
+    with fake_server(prompt=prompt, events=events) as server:
+        flavour.run(test, server)
+
+
+@each_flavour
 def test_a_stream_that_breaks_goes_on_without_loss_and_without_repetition(flavour: Flavour) -> None:
     """A5: the cursor and the epoch are sent again; what is told twice is heard once."""
 
