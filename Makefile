@@ -60,7 +60,7 @@ fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
 ci: check test test-evidence test-client ## All that continuous integration runs
 
 ##@ Measure it
-.PHONY: bench bench-full bench-peers bench-triton bench-admission
+.PHONY: bench bench-full bench-peers bench-triton bench-admission bench-client
 PEERS ?= haproxy nginx smg
 bench: $(VENV)/.bench-ready ## Overhead, throughput, overload and refusals, beside what is installed (two minutes)
 	$(PY) -m bench $(BENCH_ARGS)
@@ -73,6 +73,9 @@ bench-admission: $(VENV)/.bench-ready ## Who lets more through at once than was 
 
 bench-triton: $(VENV)/.bench-ready ## infer through the governor against a real Triton, side by side
 	$(PY) -m bench.overhead $(BENCH_ARGS)
+
+bench-client: $(VENV)/.dev-ready ## What the Python client costs; BENCH_ARGS="URL --model NAME" for a thousand prompts at once
+	$(PY) -m bench.client $(BENCH_ARGS)
 
 bench-peers: $(VENV)/.bench-ready ## Install what the governor is compared with under .bench: PEERS="haproxy nginx smg litellm ray"
 	$(PY) -m bench.peers $(PEERS)

@@ -2,7 +2,7 @@
 
 Nothing is written twice. A method of a twin is the method of the async object, called in the loop's thread; its
 parameters, its result and its documentation are the async method's own, for readers and for type checkers
-(docs/adr/ tells why).
+(ADR-0011).
 """
 
 from __future__ import annotations

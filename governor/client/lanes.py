@@ -2,7 +2,7 @@
 
 httpx's own pool becomes slower with the square of its connections, and a request that is cancelled while it connects
 can cost the pool a connection for good. Here a connection carries one request at a time and is thrown away together
-with a request that failed, so neither can happen (docs/adr/ tells how this was measured).
+with a request that failed, so neither can happen (ADR-0011).
 """
 
 from __future__ import annotations
