@@ -29,6 +29,8 @@ OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS_PATH: Final = "/metrics"
 ADMIN_PATH: Final = "/admin"
 """What is here and below it is for operators: it has a token of its own, and without one it does not exist (A7)."""
+PAGE_PATH: Final = "/ui"
+"""The operators' page and its files: no secrets, so no token, but without one for operators they do not exist."""
 
 _OPERATOR: Final = "governor.operator"
 _CONTROL: Final = re.compile(
@@ -46,9 +48,12 @@ class Gate:
     - A target with a broken percent-encoding, or a query that is not ASCII, gets 400.
     - On a loopback bind, a `Host` other than a loopback name at the server's own port gets 403: a web page whose
       name was rebound to 127.0.0.1 sends its own name. On other binds the token protects.
-    - An `Origin` other than the server's own, and none of `server.allow_origins`, gets 403.
+    - An `Origin` other than the server's own, and none of `server.allow_origins`, gets 403. Below `/admin` the name
+      in `Host` is the server's own as well, so that the operators' page works by whatever name it is reached; a page
+      of somebody else that had itself rebound to this server has no operator's token.
     - With `tokens.api` set, a request without that bearer token gets 401; one answer for every reason.
     - Below `/admin` that token is `tokens.admin` instead. Without one there is no such route.
+    - `/ui` and what is below it is public where `tokens.admin` is set, and does not exist otherwise.
     - On Triton's routes for operators (`is_control_path`) the one token is as good as the other; what only operators
       may do there, the routes decide. The operator's token opens nothing else.
 
@@ -88,12 +93,16 @@ class Gate:
                 return InvalidHostError()
         for origin in _values(scope, b"origin"):
             named = origin.decode("latin-1").lower()
-            if not self._is_own_origin(named, own) and named not in self._allowed_origins:
+            at_home = self._is_own_origin(named, own) or (is_admin_path(scope["path"]) and _is_at_host(named, scope))
+            if not at_home and named not in self._allowed_origins:
                 return ForeignOriginError()
         return self._token_refusal(scope)
 
     def _token_refusal(self, scope: HTTPScope) -> GovernorError | None:
         for_operators = is_admin_path(scope["path"])
+        is_page = _is_at_or_below(scope["path"], PAGE_PATH)
+        if is_page and self._admin_token is not None:
+            return None
         if self._admin_token is not None and (for_operators or is_control_path(scope["path"])):
             if _has_token(scope, self._admin_token):
                 cast("dict[str, object]", scope)[_OPERATOR] = True
@@ -102,7 +111,7 @@ class Gate:
                 return UnauthorizedError()
         if self._token is not None and scope["path"] not in self._open and not _has_token(scope, self._token):
             return UnauthorizedError()
-        return RouteNotFoundError() if for_operators else None
+        return RouteNotFoundError() if for_operators or is_page else None
 
     def _own_authorities(self, scope: HTTPScope) -> frozenset[str] | None:
         """How this server is named at the port the request came in on; None where that is not known."""
@@ -123,8 +132,7 @@ class Gate:
 
 def is_admin_path(path: str) -> bool:
     """Whether a path, decoded, is for operators. Further slashes before it count for nothing, as in the routes."""
-    path = f"/{path.lstrip('/')}"
-    return path == ADMIN_PATH or path.startswith(f"{ADMIN_PATH}/")
+    return _is_at_or_below(path, ADMIN_PATH)
 
 
 def is_control_path(path: str) -> bool:
@@ -135,6 +143,18 @@ def is_control_path(path: str) -> bool:
 def is_operator(scope: Scope) -> bool:
     """Whether the gate has seen the operator's token on this request. What has not passed the gate is none's."""
     return cast("dict[str, object]", scope).get(_OPERATOR) is True
+
+
+def _is_at_host(origin: str, scope: HTTPScope) -> bool:
+    """Whether a page came from where its request goes, by the name that its browser knows."""
+    scheme, _, authority = origin.partition("://")
+    hosts = [host.decode("latin-1").lower() for host in _values(scope, b"host")]
+    return scheme in _DEFAULT_PORTS and hosts == [authority]
+
+
+def _is_at_or_below(path: str, top: str) -> bool:
+    path = f"/{path.lstrip('/')}"
+    return path == top or path.startswith(f"{top}/")
 
 
 def _has_token(scope: HTTPScope, token: bytes) -> bool:

@@ -105,9 +105,10 @@ class RateLimiter:
 def tier_of(method: str, path: str) -> Tier | None:
     """The kind of a request; None for those that are not limited here.
 
-    They are probes, streams, heartbeats, Triton's routes, the operator's, and `/acp`, which counts its messages itself.
+    They are probes, streams, heartbeats, Triton's routes, the operator's and their page, and `/acp`, which counts its
+    messages itself.
     """
-    if method == "OPTIONS" or path in _EXEMPT or f"{path}/".startswith(("/v2/", "/admin/")):
+    if method == "OPTIONS" or path in _EXEMPT or f"{path}/".startswith(("/v2/", "/admin/", "/ui/")):
         return None
     if path.endswith(("/heartbeat", "/events")):
         return None

@@ -110,10 +110,16 @@ class VerdictTeller:
         self._identity = identity
         self._contested = False
 
-    def tell(self, verdict: Verdict) -> None:
-        """A reading was applied; nothing is told where it changed nothing."""
+    def tell(self, verdict: Verdict, epoch: int, boot: str | None) -> None:
+        """A reading was applied; nothing is told where it changed nothing.
+
+        Args:
+            verdict: what it did.
+            epoch: the epoch after it.
+            boot: identity of the backend's process after it, where known.
+        """
         if verdict.life in {Life.RESTART, Life.RELOAD, Life.UNKNOWN_FALL}:
-            self._observe("epoch_began", self._identity, cause=verdict.life.value)
+            self._observe("epoch_began", self._identity, cause=verdict.life.value, epoch=epoch, boot=boot)
         for proof in (ClaimEvent.QUIET, ClaimEvent.PROCESS_ENDED):
             claims: list[JsonValue] = [claim_id for claim_id, by in verdict.ended if by is proof]
             if claims:

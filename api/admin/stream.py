@@ -18,6 +18,7 @@ from ..sse import GREETING, HEARTBEAT
 from .views import recent_event, state, without_ages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from governor.errors import JsonValue
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LISTENERS_MAX: Final = 16
 INTERVAL_S: Final = 0.25
 """No listener gets more states than one in this time."""
+_LONG_READING_S: Final = 1.0
 
 
 class AdminListenersFullError(RefusedError):
@@ -59,12 +61,19 @@ class StateFeed:
         if now_s - self._looked_at_s >= INTERVAL_S or self.governor.stopped.is_set():
             self._looked_at_s = now_s
             told: JsonValue = state(self.governor)
-            compared = without_ages(told)
+            compared: JsonValue = [without_ages(told), [*self._readings(now_s)]]
             if compared != self._compared:
                 self._version += 1
                 self._compared = compared
                 self._frame = _frame("state", told)
         return self._version, self._frame
+
+    def _readings(self, now_s: float) -> Iterator[JsonValue]:
+        """Ages make no new state, but a reading that came does, once a second, and one that is long in coming."""
+        for identity in self.governor.identities.values():
+            at_s, asked_at_s = identity.watch.reading_at_s, identity.watch.asked_at_s
+            yield int(at_s) if at_s is not None else None
+            yield asked_at_s is not None and now_s - asked_at_s >= _LONG_READING_S
 
 
 class FeedBody(ResponseBody):

@@ -5,6 +5,7 @@ Ages are whole milliseconds before `atMs`. Whoever compares two states leaves th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from governor.core.claims import ClaimState
@@ -24,17 +25,23 @@ if TYPE_CHECKING:
         IdentityStatistics,
         IdentityView,
         ReadingsView,
+        WaitingView,
     )
     from governor.identity.notes import ClaimNote
     from governor.operations import RestartResult
     from governor.recent import RecentEvent
     from governor.service import Governor
+    from governor.session import Session
 
     from ..views import View
+
+    _Sessions = defaultdict[Identity, list[Session]]
 
 CLAIMS_SHOWN: Final = 64
 """Claims of one identity in a list of identities; `/admin/identities/:id` shows more."""
 CLAIMS_SHOWN_MAX: Final = 1024
+QUEUES_SHOWN: Final = 16
+"""Sessions with prompts, and callers that wait, of one identity: those with the most of them."""
 IDENTITIES_SHOWN: Final = 100
 IDENTITIES_SHOWN_MAX: Final = 1000
 _STATES: Final = tuple(state for state in ClaimState if state is not ClaimState.ENDED)
@@ -51,6 +58,7 @@ def state(governor: Governor, *, size: int = IDENTITIES_SHOWN, after: str | None
     statistics = governor.statistics()
     by_id = {identity_id(key): identity for key, identity in governor.identities.items()}
     ids = sorted(wanted for wanted in by_id if after is None or wanted > after)
+    sessions = _by_identity(governor)
     told: View = {
         "v": 1,
         "atMs": governor.now_ms(),
@@ -64,7 +72,7 @@ def state(governor: Governor, *, size: int = IDENTITIES_SHOWN, after: str | None
         },
         "lastEventId": governor.recent.last_id,
         "identitiesTotal": len(by_id),
-        "identities": [identity_view(governor, by_id[wanted]) for wanted in ids[:size]],
+        "identities": [_identity(governor, by_id[wanted], sessions, CLAIMS_SHOWN) for wanted in ids[:size]],
     }
     if len(ids) > size:
         told["nextAfter"] = ids[size - 1]
@@ -73,7 +81,11 @@ def state(governor: Governor, *, size: int = IDENTITIES_SHOWN, after: str | None
 
 def identity_view(governor: Governor, identity: Identity, *, claims_max: int = CLAIMS_SHOWN) -> View:
     """One identity with its `claims_max` oldest claims."""
-    seen = inspect(identity, claims_max=claims_max)
+    return _identity(governor, identity, _by_identity(governor), claims_max)
+
+
+def _identity(governor: Governor, identity: Identity, sessions: _Sessions, claims_max: int) -> View:
+    seen = inspect(identity, claims_max=claims_max, waiting_max=QUEUES_SHOWN)
     statistics, ledger = seen.statistics, seen.statistics.ledger
     diagnosis = diagnose(identity, governor.backends[identity.key.backend])
     return {
@@ -107,8 +119,10 @@ def identity_view(governor: Governor, identity: Identity, *, claims_max: int = C
             "waiting": statistics.waiting,
             "limit": seen.max_waiting,
             "oldestAgeMs": _ms(statistics.oldest_waiting_s),
+            "callersTotal": seen.waiting_keys,
+            "callers": [_waiting(waiting) for waiting in seen.waiting],
         },
-        "sessions": _sessions(governor, identity),
+        "sessions": {**_totals_of(sessions[identity]), **_queues(sessions[identity])},
         "facts": _facts(seen),
         "totals": _totals(seen),
     }
@@ -129,12 +143,13 @@ def work_left(governor: Governor) -> View:
 
 def leaving(governor: Governor) -> list[JsonValue]:
     """The identities that no model has any more, and what of them has not ended."""
+    sessions = _by_identity(governor)
     return [
         {
             "identity": identity_id(identity.key),
             "states": _states(identity.statistics()),
             "waitingCalls": identity.statistics().waiting,
-            "pendingPrompts": _sessions(governor, identity)["pendingPrompts"],
+            "pendingPrompts": sum(session.pending_count for session in sessions[identity]),
         }
         for identity in governor.identities.values()
         if not governor.is_served(identity)
@@ -237,12 +252,43 @@ def _counts(counts: Counts | None) -> JsonValue:
     return None if counts is None else {"success": counts.success, "fail": counts.fail}
 
 
-def _sessions(governor: Governor, identity: Identity) -> View:
-    here = [session for session in governor.sessions.values() if session.served.identity is identity]
+def _by_identity(governor: Governor) -> _Sessions:
+    found: _Sessions = defaultdict(list)
+    for session in governor.sessions.values():
+        found[session.served.identity].append(session)
+    return found
+
+
+def _totals_of(sessions: list[Session]) -> View:
     return {
-        "live": len(here),
-        "pendingPrompts": sum(session.pending_count for session in here),
-        "activePrompts": sum(session.has_active_prompt for session in here),
+        "live": len(sessions),
+        "pendingPrompts": sum(session.pending_count for session in sessions),
+        "activePrompts": sum(session.has_active_prompt for session in sessions),
+    }
+
+
+def _queues(sessions: list[Session]) -> View:
+    """Those with prompts, the longest first."""
+    busy = [session for session in sessions if session.pending_count]
+    longest = sorted(busy, key=lambda session: (-session.pending_count, session.number))[:QUEUES_SHOWN]
+    return {
+        "queuesTotal": len(busy),
+        "queues": [
+            {
+                "sessionId": session.id,
+                "pendingPrompts": session.pending_count,
+                "active": session.has_active_prompt,
+            }
+            for session in longest
+        ],
+    }
+
+
+def _waiting(waiting: WaitingView) -> JsonValue:
+    return {
+        ("sessionId" if waiting.is_session else "caller"): waiting.key,
+        "waiting": waiting.count,
+        "oldestAgeMs": _ms(waiting.oldest_s),
     }
 
 

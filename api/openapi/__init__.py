@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from . import of_acp, of_admin, of_inference, of_prompts, of_service, of_sessions, of_triton
+from . import of_acp, of_admin, of_inference, of_prompts, of_service, of_sessions, of_triton, of_ui
 from .build import build
 from .failures import FAILURES
 from .operations import Answer, Operation, Parameter
@@ -30,6 +30,7 @@ TAGS: Final = {
     "acp": "The same sessions by JSON-RPC, as ACP has them.",
     "service": "The governor itself.",
     "admin": "What operators see and do, behind a token of their own.",
+    "ui": "The operators' page.",
 }
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *of_sessions.OPERATIONS,
@@ -39,6 +40,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *of_acp.OPERATIONS,
     *of_service.OPERATIONS,
     *of_admin.OPERATIONS,
+    *of_ui.OPERATIONS,
 )
 
 

@@ -49,7 +49,19 @@ _READING: Final = record(
         "versions": array(text()),
     }
 )
-_SESSIONS: Final = record({"live": count(), "pendingPrompts": count(), "activePrompts": count()})
+_COUNTED_SESSIONS: Final[dict[str, Schema]] = {"live": count(), "pendingPrompts": count(), "activePrompts": count()}
+_SESSIONS: Final = record(_COUNTED_SESSIONS)
+_QUEUES: Final = array(
+    record({"sessionId": text(), "pendingPrompts": count(minimum=1), "active": flag("One of them is being answered.")}),
+    "Those with the most pending prompts.",
+)
+_CALLERS: Final = array(
+    record(
+        {"waiting": count(minimum=1), "oldestAgeMs": count()},
+        {"sessionId": text(), "caller": text("Of calls that are no prompt's.")},
+    ),
+    "Those with the most waiting calls.",
+)
 _FACTS: Final = record(
     {
         "decoupled": flag(),
@@ -89,8 +101,18 @@ _IDENTITY: Final[dict[str, Schema]] = {
     "readingWaitAgeMs": _AGE,
     "polling": flag("Readings are taken because a claim waits for evidence."),
     "contested": flag("Somebody else calls the model."),
-    "queue": record({"waiting": count(), "limit": count(), "oldestAgeMs": _AGE}),
-    "sessions": _SESSIONS,
+    "queue": record(
+        {
+            "waiting": count(),
+            "limit": count(),
+            "oldestAgeMs": _AGE,
+            "callersTotal": count("Sessions and other callers that wait."),
+            "callers": _CALLERS,
+        }
+    ),
+    "sessions": record(
+        {**_COUNTED_SESSIONS, "queuesTotal": count("Sessions with pending prompts."), "queues": _QUEUES}
+    ),
     "facts": nullable(_FACTS),
     "totals": _TOTALS,
 }

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 W = TypeVar("W")
 
@@ -70,9 +70,19 @@ class CreditQueue(Generic[W]):
             self._by_key[key] = waiters
         return waiter
 
+    @property
+    def key_count(self) -> int:
+        """Keys that have a waiter."""
+        return len(self._by_key)
+
     def heads(self) -> Iterator[W]:
         """The longest waiting waiter of each key; one of them waits longest of all."""
         return (waiters[0] for waiters in self._by_key.values())
+
+    def longest(self, at_most: int) -> list[tuple[str, Sequence[W]]]:
+        """The keys with the most waiters, the longest first, and their waiters in order. To look at."""
+        longest_first = sorted(self._by_key.items(), key=lambda each: -len(each[1]))
+        return [(key, waiters) for key, waiters in longest_first[:at_most]]
 
     def discard(self, key: str, waiter: W) -> bool:
         """Takes a waiter out wherever it stands. Returns False if it is not in the queue (any more)."""

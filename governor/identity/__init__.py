@@ -2,7 +2,7 @@
 
 from governor.identity.call import Call, CallRequest, CallState, Head, answer_too_large
 from governor.identity.identity import Identity
-from governor.identity.inspect import ClaimView, IdentityView, ReadingsView, inspect
+from governor.identity.inspect import ClaimView, IdentityView, ReadingsView, WaitingView, inspect
 from governor.identity.operator import ForgottenClaim, RestartReport
 from governor.identity.values import IdentityKey, IdentitySettings, IdentityStatistics, IdentityTotals
 
@@ -21,6 +21,7 @@ __all__ = [
     "IdentityView",
     "ReadingsView",
     "RestartReport",
+    "WaitingView",
     "answer_too_large",
     "inspect",
 ]

@@ -194,6 +194,11 @@ class Identity:
         return bool(self._ledger.claims) or len(self._queue) > 0
 
     @property
+    def queue(self) -> CreditQueue[Call]:
+        """Who waits for a credit. To look at."""
+        return self._queue
+
+    @property
     def claims(self) -> Mapping[int, Claim]:
         """The claims that exist, the oldest first. To look at."""
         return self._ledger.claims
@@ -455,7 +460,7 @@ class Identity:
                 # A model process can outlive its server and keep connections open on which nobody answers.
                 self._lanes.close(but=self._ledger.boot)
         self.notes.quarantined(verdict, self._ledger.claims)
-        self._teller.tell(verdict)
+        self._teller.tell(verdict, self._ledger.epoch, self._ledger.boot)
         self.settle()
 
     def evidence_done(self) -> None:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from governor.core.claims import Claim, ClaimState
     from governor.core.counting import Reading
+    from governor.identity.call import Call
     from governor.identity.identity import Identity
     from governor.identity.notes import ClaimNote
     from governor.identity.values import IdentityStatistics
@@ -55,6 +58,23 @@ class ReadingsView:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingView:
+    """The calls of one key that wait for a credit.
+
+    Attributes:
+        key: a session's id, or the caller.
+        is_session: it is a session's.
+        count: how many.
+        oldest_s: for how many seconds the first of them has waited.
+    """
+
+    key: str
+    is_session: bool
+    count: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class IdentityView:
     """The whole.
 
@@ -63,6 +83,8 @@ class IdentityView:
         claims: the oldest ones, as many as were asked for.
         readings: see `ReadingsView`.
         max_waiting: calls that may wait for a credit.
+        waiting_keys: sessions and callers that wait for one.
+        waiting: those with the most waiting calls, as many as were asked for.
         held: credits are not handed out, because an operator's restart waits for the running calls.
     """
 
@@ -70,17 +92,21 @@ class IdentityView:
     claims: tuple[ClaimView, ...]
     readings: ReadingsView
     max_waiting: int
+    waiting_keys: int
+    waiting: tuple[WaitingView, ...]
     held: bool
 
 
-def inspect(identity: Identity, *, claims_max: int) -> IdentityView:
-    """A copy of what is seen now, with the `claims_max` oldest claims at the most."""
+def inspect(identity: Identity, *, claims_max: int, waiting_max: int) -> IdentityView:
+    """A copy of what is seen now, with the `claims_max` oldest claims and the `waiting_max` longest queues."""
     now_s = trio.current_time()
     return IdentityView(
         statistics=identity.statistics(),
         claims=tuple(_claim(claim, identity, now_s) for claim in islice(identity.claims.values(), claims_max)),
         readings=_readings(identity, now_s),
         max_waiting=identity.settings.max_waiting,
+        waiting_keys=identity.queue.key_count,
+        waiting=tuple(_waiting(*queue, now_s) for queue in identity.queue.longest(waiting_max)),
         held=identity.held,
     )
 
@@ -94,6 +120,11 @@ def _claim(claim: Claim, identity: Identity, now_s: float) -> ClaimView:
         boot=claim.boot,
         note=identity.notes.get(claim.id),
     )
+
+
+def _waiting(key: str, calls: Sequence[Call], now_s: float) -> WaitingView:
+    first = calls[0]
+    return WaitingView(key, first.request.prompt_id is not None, len(calls), now_s - first.submitted_at_s)
 
 
 def _readings(identity: Identity, now_s: float) -> ReadingsView:

@@ -185,7 +185,7 @@ async def test_the_state_of_an_idle_governor(autojump_clock: MockClock) -> None:
         assert (first["usable"], first["problem"]) == (True, None)
         assert first["credits"] == {"slots": 1, "free": 1, "held": 0}
         assert first["claims"] == []
-        assert first["queue"] == {"waiting": 0, "limit": 1024, "oldestAgeMs": None}
+        assert first["queue"] == {"waiting": 0, "limit": 1024, "oldestAgeMs": None, "callersTotal": 0, "callers": []}
         assert first["reading"] is None
         assert first["epoch"] == 0
         assert shown["identities"][1]["credits"]["slots"] == 2
@@ -210,11 +210,45 @@ async def test_a_running_call_and_who_waits_behind_it(autojump_clock: MockClock)
         assert shown["credits"] == {"slots": 1, "free": 0, "held": 1}
         assert shown["queue"]["waiting"] == 1
         assert 1900 <= shown["queue"]["oldestAgeMs"] <= 2100
-        assert shown["sessions"] == {"live": 1, "pendingPrompts": 1, "activePrompts": 1}
+        assert shown["sessions"] == {
+            "live": 1,
+            "pendingPrompts": 1,
+            "activePrompts": 1,
+            "queuesTotal": 1,
+            "queues": [{"sessionId": session, "pendingPrompts": 1, "active": True}],
+        }
         assert shown["reading"]["model"] == {"success": 0, "fail": 0}
         assert 2900 <= shown["reading"]["ageMs"] <= 3100
         assert shown["witnesses"] == {"model": {"bound": 1, "highest": 0}, "process": None}
         nursery.cancel_scope.cancel()
+
+
+async def test_the_longest_queues_are_named_and_all_are_counted(autojump_clock: MockClock) -> None:
+    """Whose prompts pile up, and whose calls wait for a credit; never more than sixteen of each."""
+    async with service(tokens=TOKENS) as up, trio.open_nursery() as nursery:
+        sessions = [await up.new_session() for _ in range(18)]
+        for session in (*sessions, *sessions[-2:], sessions[-1]):
+            await up.prompt(session, "60")
+        for _ in range(2):
+            nursery.start_soon(AsgiExchange(up.app, "POST", "/v2/models/chat/infer", data=b"{}").run)
+        await trio.sleep(1)
+        shown = await identity(up)
+        queues = shown["sessions"]["queues"]
+        assert (shown["sessions"]["queuesTotal"], len(queues)) == (18, 16)
+        longest = [(sessions[-1], 3), (sessions[-2], 2), (sessions[0], 1)]
+        assert [(queue["sessionId"], queue["pendingPrompts"]) for queue in queues[:3]] == longest
+        assert [queue["sessionId"] for queue in queues if queue["active"]] == queues_of(shown["sessions"])
+        callers = shown["queue"]["callers"]
+        assert (shown["queue"]["waiting"], shown["queue"]["callersTotal"], len(callers)) == (19, 18, 16)
+        assert (callers[0]["caller"], callers[0]["waiting"]) == ("address 127.0.0.1", 2)
+        assert all(caller["waiting"] == 1 and caller["sessionId"] in sessions for caller in callers[1:])
+        assert callers[0]["oldestAgeMs"] <= callers[1]["oldestAgeMs"]
+        nursery.cancel_scope.cancel()
+
+
+def queues_of(sessions: dict[str, Any]) -> list[str]:
+    """Every queue that is named: the turn of each session has begun, whether it has a credit or waits for one."""
+    return [queue["sessionId"] for queue in sessions["queues"]]
 
 
 async def test_a_quarantined_claim_says_why_and_whose_it_was(autojump_clock: MockClock) -> None:
@@ -402,6 +436,25 @@ async def test_nothing_is_computed_while_nobody_listens(
         await trio.sleep(10)
         assert len(looks) == so_far
         assert up.app.admin_feed.listeners == 0
+
+
+async def test_readings_that_find_nothing_new_are_told_as_well(autojump_clock: MockClock) -> None:
+    """Whoever looks at a poller sees that it gets answers, and when it waits for one; once a second will do."""
+    async with service(tokens=TOKENS) as up, watching(up) as feed:
+        await break_call(up)
+        await trio.sleep(2)
+        shown = [(await feed.until("state"))["identities"][0] for _ in range(6)]
+        for _ in range(3):
+            began = trio.current_time()
+            state = (await feed.until("state"))["identities"][0]
+            assert state["polling"]
+            assert state["reading"]["ageMs"] <= 300
+            assert trio.current_time() - began >= 0.5
+        assert shown[-1]["reading"]["model"] == state["reading"]["model"]
+        up.world.fault = Fault.HANGS
+        while state["readingWaitAgeMs"] is None:
+            state = (await feed.until("state"))["identities"][0]
+        assert 1000 <= state["readingWaitAgeMs"] <= 1500
 
 
 async def test_heartbeats_and_a_bounded_number_of_listeners(autojump_clock: MockClock) -> None:

@@ -171,3 +171,25 @@ async def test_a_request_in_flight_too_many_is_refused_but_never_the_health(auto
         assert (await up.ask("GET", "/capabilities")).code == "too_many_requests_in_flight"
         for path in (*OPEN, "/metrics"):
             assert (await up.ask("GET", path)).status == 200
+
+
+async def test_the_operators_page_is_at_home_by_whatever_name_it_is_reached(autojump_clock: MockClock) -> None:
+    """A7: on a bind that others reach, what it asks of `/admin` comes from where it goes. It needs the token."""
+    admin = {"Authorization": f"Bearer {TOKEN}"}
+    at_home = {"Origin": "https://Governor.example"}
+    async with service(server={"host": "0.0.0.0"}, tokens={"api": "0123456789abcdeF", "admin": TOKEN}) as up:
+        for headers, host, status in [
+            ({**admin, **at_home}, "governor.example", 200),
+            ({**at_home}, "governor.example", 401),
+            ({**admin, **at_home}, "other.example", 403),
+            ({**admin, **at_home}, "governor.example:8443", 403),
+            ({**admin, "Origin": "null"}, "null", 403),
+            ({**admin, "Origin": "ftp://governor.example"}, "governor.example", 403),
+        ]:
+            answer = await up.ask("POST", "/admin/drain", headers=headers, host=host)
+            assert answer.status == status, (headers, host)
+        calls = {"Authorization": "Bearer 0123456789abcdeF", **at_home}
+        assert (await up.ask("GET", "/capabilities", headers=calls, host="governor.example")).status == 403
+    async with service(tokens={"admin": TOKEN}) as up:
+        answer = await up.ask("POST", "/admin/drain", headers={**admin, **at_home}, host="governor.example")
+        assert (answer.status, answer.code) == (403, "invalid_host")

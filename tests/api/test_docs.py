@@ -33,6 +33,7 @@ PARTS = {
     "<region>": ":region",
     "<identity_id>": ":identity",
     "<claim_id>": ":claim",
+    "<asset>": ":file",
 }
 NOT_AN_ANSWER = {
     # Bases that are never raised, and what the process ends with instead of answering it.
