@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
-OPERATORS_BELOW: Final = "/admin/"
+OPERATORS_BELOW: Final = ("/admin/", "/ui")
 """Who has to find out why everything is full must not be refused because it is."""
 FINAL_BODY_BYTES: Final = 2**16
 """The largest last body message that is sent as a whole under the shield; of a larger one only the end is."""

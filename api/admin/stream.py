@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LISTENERS_MAX: Final = 16
 INTERVAL_S: Final = 0.25
 """No listener gets more states than one in this time."""
-_LONG_READING_S: Final = 1.0
+_LONG_READING_S: Final = 0.5
 
 
 class AdminListenersFullError(RefusedError):

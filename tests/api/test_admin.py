@@ -452,9 +452,9 @@ async def test_readings_that_find_nothing_new_are_told_as_well(autojump_clock: M
             assert trio.current_time() - began >= 0.5
         assert shown[-1]["reading"]["model"] == state["reading"]["model"]
         up.world.fault = Fault.HANGS
-        while state["readingWaitAgeMs"] is None:
+        while (state["readingWaitAgeMs"] or 0) < 500:
             state = (await feed.until("state"))["identities"][0]
-        assert 1000 <= state["readingWaitAgeMs"] <= 1500
+        assert state["readingWaitAgeMs"] <= 1000
 
 
 async def test_heartbeats_and_a_bounded_number_of_listeners(autojump_clock: MockClock) -> None:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -197,3 +197,14 @@ def test_the_token_is_kept_for_the_tab_at_most_and_is_in_no_address() -> None:
         assert not re.search(
             r"location\.(href|search|hash)\s*=|history\.(push|replace)State|\$\{(this\.)?token\}[?&/]", text
         )
+
+
+async def test_it_is_there_while_the_governor_is_full(autojump_clock: MockClock) -> None:
+    """That is when an operator wants to look."""
+    async with service(tokens=TOKENS, server={"max_in_flight": 1}) as up:
+        guard: Any = up.app.asgi_app
+        guard.in_flight = guard.max_in_flight
+        assert (await up.ask("GET", "/capabilities")).status == 503
+        for path in ("/ui", "/ui/main.js"):
+            assert (await get(up, path)).status == 200
+        guard.in_flight = 0
