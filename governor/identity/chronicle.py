@@ -92,14 +92,14 @@ class Chronicle:
         if self.reading_error is not None:
             self.reading_error = None
             _log.info("readings_resumed", identity=self._name)
+        if verdict.life in NEW_LIVES:
+            now = ledger.snapshot()
+            _log.warning("epoch_began", identity=self._name, cause=verdict.life.value, epoch=now.epoch, boot=now.boot)
         for claim_id, proof in verdict.ended:
             self._ended(claim_id, proof, now_s)
         for claim_id in verdict.quarantined:
             whose = self._breaks[claim_id].whose if claim_id in self._breaks else {}
             _log.warning("claim_quarantined", identity=self._name, claim=claim_id, life=verdict.life.value, **whose)
-        if verdict.life in NEW_LIVES:
-            now = ledger.snapshot()
-            _log.warning("epoch_began", identity=self._name, cause=verdict.life.value, epoch=now.epoch, boot=now.boot)
         self._tell_contested(ledger)
 
     def _ended(self, claim_id: int, proof: ClaimEvent, now_s: float) -> None:

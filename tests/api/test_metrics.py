@@ -39,7 +39,7 @@ async def scrape(up: Service) -> list[Metric]:
     return families_of((await up.ask("GET", "/metrics")).body.decode())
 
 
-async def value(up: Service, name: str, **labels: str) -> float:
+async def value(up: Service, name: str, /, **labels: str) -> float:
     """The one sample of this name and these labels."""
     found = [
         sample.value
