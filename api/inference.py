@@ -246,6 +246,8 @@ class _Relay:
             await self._send_body(body, more=False)
             return
         await self._send_head(head)
+        if _is_event_stream(head):
+            await self._send_body(b"", more=True)  # the caller sees that its stream is open, however late a first event
         while (chunk := await self._in_time(self._call.next_chunk)) is not None:
             await self._send_body(chunk, more=True)
         await self._send_body(b"", more=False)
@@ -265,7 +267,7 @@ class _Relay:
     async def _fail(self, error: GovernorError) -> None:
         if self._sent is None:
             await send_error(self._send, error)
-        elif (_field(self._sent, "content-type") or "").startswith("text/event-stream"):
+        elif _is_event_stream(self._sent):
             # Triton reports an error in mid-stream as a last event. The line breaks end an event cut in two.
             frame = f"\n\ndata: {json.dumps(error.body())}\n\n".encode()
             await self._send_body(frame, more=False)
@@ -289,3 +291,7 @@ def _fairness_key(scope: HTTPScope) -> str:
 
 def _field(head: Head, name: str) -> str | None:
     return next((value for key, value in head.headers if key.lower() == name), None)
+
+
+def _is_event_stream(head: Head) -> bool:
+    return (_field(head, "content-type") or "").startswith("text/event-stream")

@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("scenario", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: {', '.join(QUICK)}")
     parser.add_argument("--all", action="store_true", help="every scenario")
     parser.add_argument("--full", action="store_true", help="more and longer rounds")
+    parser.add_argument("--first", action="store_true", help="run before other work of this machine (needs root)")
     parser.add_argument("--targets", nargs="+", choices=list(STARTS), help="instead of all that are installed")
     parser.add_argument("--out", type=Path, default=Path(".bench/results"), help="folder for JSON and plots")
     options = parser.parse_args()
@@ -52,13 +53,14 @@ def main() -> None:
     print(f"{before['cpu']}, {before['cpus']} CPUs, load {before['load']}, a loop takes {before['spin']}")
     tables: list[Table] = []
     with ExitStack() as stack:
-        lab = Lab(stack, targets, quick=not options.full)
+        lab = Lab(stack, targets, quick=not options.full, first=options.first)
         for name in options.scenario or (SCENARIOS if options.all else QUICK):
             for table in SCENARIOS[name](lab):
                 print(f"\n{table.text()}", flush=True)
                 tables.append(table)
     options.out.mkdir(parents=True, exist_ok=True)
     document: dict[str, object] = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "before": before}
+    document["first"] = options.first
     document["after"] = machine()
     file = options.out / "results.json"
     file.write_text(json.dumps({**document, "tables": [asdict(table) for table in tables]}, indent=1))

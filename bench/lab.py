@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from bench.load import Plan, Result, run
-from bench.processes import Server, get
+from bench.processes import Server, get, prefer
 from bench.targets import INFER, STARTS, Place, Running
 from governor.demo.ports import free_ports
 
@@ -73,10 +73,18 @@ class Measured:
 
 
 class Lab:
-    """Holds the backend for all scenarios; targets are started by each."""
+    """Holds the backend for all scenarios; targets are started by each.
 
-    def __init__(self, stack: ExitStack, targets: Sequence[str], *, quick: bool) -> None:
+    Args:
+        stack: ends everything.
+        targets: names of what is measured beside the backend itself.
+        quick: fewer and shorter rounds.
+        first: what is measured runs before other work of the machine (`processes.prefer`).
+    """
+
+    def __init__(self, stack: ExitStack, targets: Sequence[str], *, quick: bool, first: bool = False) -> None:
         self.quick = quick
+        self.first = first
         self.targets = list(targets)
         self.rounds = 3 if quick else 5
         self.seconds = 1.2 if quick else 3.0
@@ -90,6 +98,8 @@ class Lab:
         command = [sys.executable, "-m", "bench.backend", "--port", str(self.backend_port)]
         self.backend = stack.enter_context(Server("backend", command, folder=self.folder, cpu=self.other_cpu))
         self.backend.wait_for(self.backend_port, "/v2/health/ready")
+        if first:
+            prefer(self.backend.pid)
 
     def behave(self, **behaviour: float) -> None:
         """Resets the truth, and the backend's behaviour to the default but for what is named."""
@@ -121,6 +131,8 @@ class Lab:
         running = STARTS[name](replace(made, **place))  # type: ignore[arg-type]  # fields of `Place`
         assert running.server is not None
         with running.server:
+            if self.first:
+                prefer(running.server.pid)
             yield running
 
     @contextmanager
@@ -138,6 +150,7 @@ class Lab:
             headers=running.headers,
             cpu=self.other_cpu,
             target_pid=running.server.pid if running.server else None,
+            first=self.first,
         )
         made = replace(made, **{"seconds": self.seconds, **plan})  # type: ignore[arg-type]  # fields of `Plan`
         self.forget()

@@ -26,7 +26,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 
 from bench.http1 import Answer, request
-from bench.processes import cpu_s
+from bench.processes import cpu_s, prefer
 
 _RECEIVE_BYTES = 1024 * 1024
 
@@ -42,6 +42,7 @@ class Plan:
         seconds: how long requests are due; what is under way at the end may take `drain_s` more.
         warm_up_s: answers to requests due before this are not counted.
         cpu: the only CPU that the generator uses.
+        first: run before other work of the machine (`processes.prefer`).
         target_pid: the process whose CPU time is read from the end of the warm-up to the end of `seconds`.
     """
 
@@ -59,6 +60,7 @@ class Plan:
     seed: int = 1
     cpu: int | None = None
     target_pid: int | None = None
+    first: bool = False
 
     def bytes_to_send(self) -> bytes:
         """The request."""
@@ -338,6 +340,8 @@ def main() -> None:
     plan = Plan(**told)
     if plan.cpu is not None:
         os.sched_setaffinity(0, {plan.cpu})
+    if plan.first:
+        prefer()
     print(json.dumps(asdict(Generator(plan).run())))
 
 

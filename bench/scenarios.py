@@ -311,7 +311,8 @@ def streaming(lab: Lab) -> list[Table]:
     lab.behave(stream_events=20, stream_interval_ms=5)
     with lab.all() as everything:
         targets = [each for each in everything if each.path.startswith("/v2") and each.name != "stock"]
-        for name, runs in lab.rounds_of(targets, path="/v2/models/noop/generate_stream", connections=8).items():
+        ask = {"path": "/v2/models/text/generate_stream", "body": '{"text_input":"word"}'}
+        for name, runs in lab.rounds_of(targets, connections=8, **ask).items():
             first = [middle(runs, _first_byte(p)) for p in ("p50", "p99")]
             whole = [middle(runs, _ms(p)) for p in ("p50", "p99")]
             cpu_us = middle(runs, _cpu_us)
