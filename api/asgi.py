@@ -30,6 +30,7 @@ from governor.service import Governor
 from . import hardened
 from .app import create_app
 from .errors import send_error
+from .heap import settle_heap
 from .logs import configure_logging
 from .main import GovernorFailedError, serve_options
 from .ownership import owned_identities
@@ -167,6 +168,7 @@ async def _drain_with_worker(governor: Governor) -> None:
 
 
 configure_logging()
+settle_heap()
 hardened.install()
 trio_worker.WorkerContext = _Worker  # type: ignore[attr-defined]  # the name that the worker looks up
 app = PlainApplication(config_from_environment)

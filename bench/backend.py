@@ -280,9 +280,10 @@ class Backend:
         told = json.loads(body)
         known = {field.name for field in fields(Behaviour)}
         self.behaviour = Behaviour(**{**asdict(self.behaviour), **{k: v for k, v in told.items() if k in known}})
-        running = self.truth.running
+        # What still runs is forgotten with the rest, and never answered.
+        self._timers.clear()
+        self._waiting.clear()
         self.truth = Truth()
-        self.truth.running = running
 
     def _look_up(self, target: bytes, body: bytes) -> bytes:
         """What needs no execution."""
