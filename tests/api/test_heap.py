@@ -8,7 +8,7 @@ from api.heap import settle_heap
 
 
 def test_the_collector_is_spared_what_start_up_made() -> None:
-    made = [[] for _ in range(1000)]
+    made: list[list[int]] = [[] for _ in range(1000)]
     try:
         settle_heap()
         assert gc.get_freeze_count() > len(made)
