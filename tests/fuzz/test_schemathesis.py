@@ -68,13 +68,29 @@ checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 501, 503]
 """
 
 
-async def fuzz(folder: Path, *options: str, seconds: float) -> None:
+OPERATORS_TOKEN = "operators-own-0123456789"
+FOR_OPERATORS = f"""
+[auth.openapi.admin]
+bearer = "{OPERATORS_TOKEN}"
+
+[dictionaries.identities]
+values = ["triton:slow", "triton:sentiment"]
+
+[parameters]
+"path.identity_id" = {{ dictionary = "identities", probability = 0.8 }}
+"body.identity" = {{ dictionary = "identities", probability = 0.8 }}
+"""
+
+
+async def fuzz(folder: Path, *options: str, seconds: float, for_operators: bool = False) -> None:
     """One run of Schemathesis against a governor of its own, which is whole afterwards."""
     (port,) = free_ports(1)
     with simulated_triton() as triton_url:
         limits = f'prompt_deadline_ms = 2000\nheartbeat_interval_ms = 200\n[tokens]\napi = "{TOKEN}"'
         config = governor_config(port=port, triton_url=triton_url, metrics_url=None, limits=limits)
         config = config.replace("prompt_deadline_ms = 60000\n", "")
+        if for_operators:
+            config = config.replace("[tokens]\n", f'[tokens]\nadmin = "{OPERATORS_TOKEN}"\n')
         async with running_governor(config, port, folder) as governor:
             governor.client.headers["Authorization"] = f"Bearer {TOKEN}"
             sessions = [await governor.session("sentiment") for _ in range(3)]
@@ -84,6 +100,8 @@ async def fuzz(folder: Path, *options: str, seconds: float) -> None:
                 sessions=sessions,
                 checks="\n".join(f"{check}.enabled = true" for check in CHECKS),
             )
+            if for_operators:
+                settings = settings.replace("[parameters]\n", FOR_OPERATORS.lstrip())
             file = folder / "schemathesis.toml"
             file.write_text(settings)
             document = folder / "openapi.json"
@@ -122,3 +140,10 @@ async def test_what_the_document_says_at_its_edges(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_what_it_says_at_random_and_from_route_to_route(tmp_path: Path) -> None:
     await fuzz(tmp_path, "--phases=coverage,fuzzing,stateful", "--max-examples=20", seconds=900)
+
+
+@pytest.mark.slow
+async def test_what_operators_may_do(tmp_path: Path) -> None:
+    """With their token: restarts, releases, drains and reloads of every shape, and the governor stays whole."""
+    options = ("--phases=coverage,fuzzing", "--max-examples=10", "--include-tag=admin")
+    await fuzz(tmp_path, *options, seconds=300, for_operators=True)
