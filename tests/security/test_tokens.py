@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 API, ADMIN = "the-token-of-callers", "the-token-of-operators"
 OPEN = {"/health", "/healthz", "/readyz"}
+PAGE = {"/ui", "/ui/", "/ui/<asset>"}
+"""The operators' page: files without a secret, open where there is a token for operators, and nowhere otherwise."""
 CALLER = {"Authorization": f"Bearer {API}"}
 OPERATOR = {"Authorization": f"Bearer {ADMIN}"}
 NOBODYS: dict[str, str] = {}
@@ -52,7 +54,7 @@ async def test_every_route_is_closed_to_whoever_has_no_token_or_another(autojump
         for method, path in walked:
             for headers in (NOBODYS, ANOTHER):
                 got = await status(up, method, path, headers)
-                assert (got == 401) == (path not in OPEN), (method, path, got)
+                assert (got == 401) == (path not in OPEN | PAGE), (method, path, got)
         assert not up.world.wires, "nothing was called"
 
 
@@ -75,14 +77,14 @@ async def test_the_operators_token_opens_what_is_for_operators_and_no_more(autoj
             if method == "POST" and path in {"/admin/drain", "/admin/reload", "/admin/restart", "/admin/undrain"}:
                 continue  # acts; that they are open is shown by their own tests
             got = await status(up, method, path, OPERATOR)
-            opened = is_admin_path(path) or is_control_path(concrete(path)) or path in OPEN
+            opened = is_admin_path(path) or is_control_path(concrete(path)) or path in OPEN | PAGE
             assert (got != 401) == opened, (method, path, got)
 
 
 async def test_without_an_operators_token_there_is_nothing_for_operators(autojump_clock: MockClock) -> None:
     async with service(tokens={"api": API}) as up:
         for method, path in routes(up):
-            if is_admin_path(path) and method != "HEAD":
+            if (is_admin_path(path) or path in PAGE) and method != "HEAD":
                 nowhere = await up.ask(method, "/no/such/route", headers=CALLER)
                 here = await up.ask(method, concrete(path), headers=CALLER)
                 assert (here.status, here.body) == (nowhere.status, nowhere.body) == (404, nowhere.body), (method, path)
