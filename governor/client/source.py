@@ -134,9 +134,9 @@ class EventSource:
                 self.cursor.connected(headers.get(EPOCH_HEADER))
                 self._connection = _Connection(body, anyio.current_time())
 
-    async def restart(self, cursor: Cursor) -> None:
-        """Goes on from another place; events behind it are told (again)."""
-        await self.aclose()
+    def go_to(self, cursor: Cursor) -> None:
+        """Once its connection is closed, goes on from another place; events behind it are told (again)."""
+        assert self._connection is None, "close it first"
         self.cursor = cursor
         self._trouble = None
         self._over = False

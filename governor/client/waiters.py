@@ -153,9 +153,7 @@ class Waiters:
         """The prompt's 202 has been read, or none will come."""
         self._posting -= 1
         if not self._posting:
-            self._early.clear()
-            self._early_bytes = 0
-            self._overflowed = False
+            self.begin_again()
 
     def accept(self, prompt_id: str, *, read_from_its_beginning: bool) -> tuple[Waiter, bool]:
         """A 202 has come, of a prompt that is being sent.
@@ -177,6 +175,12 @@ class Waiters:
         if not waiter.settled:
             self._waiters[prompt_id] = waiter
         return waiter, whole
+
+    def begin_again(self) -> None:
+        """The stream is read from another place. What was kept of it comes again, together with what was before it."""
+        self._early.clear()
+        self._early_bytes = 0
+        self._overflowed = False
 
     def leave(self, waiter: Waiter) -> None:
         """Nobody waits for this prompt any more."""

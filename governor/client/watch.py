@@ -128,6 +128,7 @@ class Watch:
         covered = self._source is not None and _is_behind(cursor, self._read_from)
         waiter, whole = self.waiters.accept(prompt.prompt_id, read_from_its_beginning=covered)
         if self._source is None:
+            self.waiters.begin_again()
             self._read_from = cursor
             self._source = self._owner.start(self, Cursor(cursor.last_id, cursor.epoch))
         elif not whole:
@@ -153,21 +154,30 @@ class Watch:
         reason: DaemonError = DaemonUsageError(_CLOSED)
         try:
             while not self.waiters.idle:
+                if self._again_from is not None:
+                    await self._begin_again(source)
+                    continue
                 with anyio.CancelScope() as self._lap:
                     over = await self._read(source)
                     if over is not None:
                         reason = over
                         break
-                if self._again_from is not None:
-                    cursor, self._again_from = self._again_from, None
-                    self._read_from = Cursor(cursor.last_id, cursor.epoch)
-                    await source.restart(cursor)
         finally:
             # Whoever is still sending a prompt starts anew, from the place that its 202 names.
             self._source = None
             self._owner.forget(self)
             self.waiters.fail(reason)
             await source.aclose()
+
+    async def _begin_again(self, source: EventSource) -> None:
+        """Closes the stream, so that the next event is the first one after another place."""
+        assert self._again_from is not None
+        await source.aclose()
+        # From here on without a checkpoint: whoever asks meanwhile for an earlier place has it, and nobody has less.
+        cursor, self._again_from = self._again_from, None
+        self._read_from = Cursor(cursor.last_id, cursor.epoch)
+        self.waiters.begin_again()
+        source.go_to(cursor)
 
     async def _read(self, source: EventSource) -> DaemonError | None:
         """Reads to the end of the stream; returns why there is no more of it, or None to be called again."""

@@ -274,6 +274,18 @@ def test_events_of_a_prompt_that_began_before_the_stream_are_not_half_told() -> 
     assert waiter.result().text == "begin end"
 
 
+def test_what_is_read_again_is_not_mixed_with_what_was_kept() -> None:
+    waiters = Waiters(max_answer_bytes=10_000)
+    waiters.begin_post()
+    waiters.feed(said(9, "a", "end"))
+    waiters.begin_again()
+    waiters.feed(said(8, "a", "begin "))
+    waiters.feed(said(9, "a", "end"))
+    waiter, whole = waiters.accept("a", read_from_its_beginning=True)
+    assert whole
+    assert taken(waiter) == [8, 9]
+
+
 def test_an_answer_that_is_too_large_is_an_error() -> None:
     waiter = Waiter("p", max_bytes=1000)
     waiter.push(said(1, "p", "x" * 2000))
