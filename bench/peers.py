@@ -18,7 +18,11 @@ _DEBIAN = {
     "haproxy": ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"),
     "nginx": ("nginx",),
 }
-_PYPI = {"smg": "smg==1.13.0", "litellm": "litellm[proxy]==1.108.7", "ray": "ray[serve]==2.60.0"}
+_PYPI = {
+    "smg": ("smg==1.13.0",),
+    "litellm": ("litellm[proxy]==1.108.7",),
+    "ray": ("ray[serve]==2.60.0", "httpx==0.28.1"),
+}
 NAMES = (*_DEBIAN, *_PYPI)
 
 
@@ -49,7 +53,7 @@ def install(peer: str) -> None:
     else:
         subprocess.run([sys.executable, "-m", "venv", HOME / peer], check=True)
         pip = HOME / peer / "bin/pip"
-        subprocess.run([pip, "install", "--quiet", "--disable-pip-version-check", _PYPI[peer]], check=True)
+        subprocess.run([pip, "install", "--quiet", "--disable-pip-version-check", *_PYPI[peer]], check=True)
 
 
 def main() -> None:
