@@ -62,7 +62,7 @@ ci: check test test-evidence test-client ## All that continuous integration runs
 ##@ Measure it
 .PHONY: bench bench-full bench-peers bench-triton bench-admission bench-client
 PEERS ?= haproxy nginx smg
-bench: $(VENV)/.bench-ready ## Overhead, throughput, overload and refusals, beside what is installed (two minutes)
+bench: $(VENV)/.bench-ready ## Overhead, throughput, overload and refusals, beside what is installed (four minutes)
 	$(PY) -m bench $(BENCH_ARGS)
 
 bench-full: $(VENV)/.bench-ready ## Every scenario, longer (about twenty minutes)
