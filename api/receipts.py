@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ASGIReceiveEvent,
         ASGISendCallable,
         ASGISendEvent,
+        HTTPResponseStartEvent,
         Scope,
     )
 
@@ -60,6 +61,8 @@ class _Answer:
         self._receive = receive
         self._send = send
         self._waiting = False
+        self._over = False
+        self._left_bytes: int | None = None
         self._left = trio.Event()
         self._complete = trio.Event()
 
@@ -76,17 +79,41 @@ class _Answer:
 
     async def send(self, message: ASGISendEvent) -> None:
         """The application's `send`."""
-        timeout_s = self._scope.get(_KEY)
-        if not isinstance(timeout_s, float):
+        if message["type"] == "http.response.start":
+            await self._send_head(message)
+        elif message["type"] == "http.response.body" and not self._over:
+            await self._send_body(message.get("body", b""), more=message.get("more_body", False))
+        elif message["type"] != "http.response.body":
             await self._send(message)
-        elif message["type"] == "http.response.start":
-            await self._send({**message, "headers": [*message["headers"], (b"connection", b"close")]})
-        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+
+    async def _send_head(self, message: HTTPResponseStartEvent) -> None:
+        headers = [*message["headers"]]
+        self._left_bytes = next((int(value) for name, value in headers if name.lower() == b"content-length"), None)
+        if self._timeout_s is not None:
+            headers.append((b"connection", b"close"))
+            # From here on the client's leaving may be its receipt; if it came too early, the next send says so.
             self._waiting = True
-            await self._send({"type": "http.response.body", "body": message.get("body", b""), "more_body": True})
-            with trio.move_on_after(timeout_s):
+        await self._send({**message, "headers": headers})
+
+    async def _send_body(self, data: bytes, *, more: bool) -> None:
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            # Quart sends the end of a body by itself. A client that has all the bytes need not wait for it: it may
+            # leave at once, and must not be taken for one that left before it had its answer.
+            more = more and self._left_bytes > 0
+        if more:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            return
+        self._over = True
+        if self._timeout_s is not None:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            with trio.move_on_after(self._timeout_s):
                 await self._left.wait()
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-            self._complete.set()
-        else:
-            await self._send(message)
+            data = b""
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        self._complete.set()
+
+    @property
+    def _timeout_s(self) -> float | None:
+        timeout_s = self._scope.get(_KEY)
+        return timeout_s if isinstance(timeout_s, float) else None

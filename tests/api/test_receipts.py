@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 
-def prompt_exchange(up: Service, session: str) -> AsgiExchange:
+def prompt_exchange(up: Service, session: str, kind: type[AsgiExchange] = AsgiExchange) -> AsgiExchange:
     """Of a client that reads its answer and keeps its connection open."""
-    return AsgiExchange(
+    return kind(
         up.app,
         "POST",
         f"/session/{session}/prompt",
@@ -95,3 +96,35 @@ async def test_a_drain_waits_for_no_receipt(autojump_clock: MockClock) -> None:
             seen = await events.until("session_died")
             assert [event["type"] for event in seen] == ["turn_error", "session_died"]
             nursery.cancel_scope.cancel()
+
+
+class HastyExchange(AsgiExchange):
+    """A client that leaves with the last byte of the body, before the server says that it was the last."""
+
+    async def _send(self, message: Any) -> None:
+        await super()._send(message)
+        if message["type"] == "http.response.body" and message.get("body"):
+            self.leave()
+            for _ in range(5):  # the framework hears of it before it can send the end
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("listened_to", [True, False])
+async def test_a_client_that_leaves_with_the_last_byte_of_its_202_has_it(
+    listened_to: bool, autojump_clock: MockClock
+) -> None:
+    """S7: the framework sends the end of a body by itself, and the client need not wait for that."""
+    async with service() as up, trio.open_nursery() as nursery:
+        session = await up.new_session()
+        async with AsyncExitStack() as stack:
+            if listened_to:
+                await stack.enter_async_context(listening(up, session))
+            exchange = prompt_exchange(up, session, HastyExchange)
+            nursery.start_soon(exchange.run)
+            assert await exchange.head() == 202
+            prompt_id = json.loads(await exchange.piece() or b"")["promptId"]
+            await exchange.ended.wait()
+            await trio.sleep(1)
+            record = up.governor.sessions[session].history.get(prompt_id)
+            assert record is not None
+            assert record.status(session)["state"] == "completed"
