@@ -25,9 +25,9 @@ run: $(VENV)/.run-ready ## Start a real Triton with demo models and the governor
 	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) $(if $(TRITON),TRITON=$(TRITON)) exec $(PY) -m governor.demo
 
 ##@ Test it
-.PHONY: test test-evidence test-slow test-real test-client check fmt types lint layers ci
+.PHONY: test test-evidence test-slow test-real test-client test-ui check fmt types lint layers ci
 test: $(VENV)/.dev-ready ## Run the tests (under five minutes; starts a real Triton where one can run)
-	$(PY) -m pytest -m "not slow" --ignore=tests/evidence $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not slow" --ignore=tests/evidence --ignore=tests/ui/browser $(PYTEST_ARGS)
 
 test-evidence: $(VENV)/.dev-ready ## Hold the evidence rules against a real Triton that is killed, reloaded, lied about
 	$(PY) -m pytest -m "not slow" tests/evidence $(PYTEST_ARGS)
@@ -40,6 +40,10 @@ test-real: $(VENV)/.dev-ready ## Run only what needs the real Triton
 
 test-client: $(VENV)/.dev-ready ## The client installed alone and afresh, mypy and pyright on it from outside, a thousand prompts at once
 	$(PY) -m pytest -m slow tests/client $(PYTEST_ARGS)
+
+test-ui: $(VENV)/.ui-ready ## The operators' page in headless Chromium, one part against a real Triton; installs Chromium where it may
+	@$(PY) -m tests.ui.browser.chromium
+	$(PY) -m pytest tests/ui/browser $(PYTEST_ARGS)
 
 check: lint types layers ## Style, types and import layers
 
@@ -57,7 +61,7 @@ fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-ci: check test test-evidence test-client ## All that continuous integration runs
+ci: check test test-evidence test-client test-ui ## All that continuous integration runs
 
 ##@ Measure it
 .PHONY: bench bench-full bench-peers bench-triton bench-admission bench-client
@@ -116,4 +120,9 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.bench-ready: $(VENV)/.dev-ready
 	@echo "Installing what plots need into $(VENV)"
 	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group bench
+	@touch $@
+
+$(VENV)/.ui-ready: $(VENV)/.dev-ready
+	@echo "Installing what drives a browser into $(VENV)"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group ui
 	@touch $@

@@ -37,7 +37,11 @@ class Proxy:
         return count
 
     async def _forward(self, client: trio.SocketStream) -> None:
-        server = await trio.open_tcp_stream("127.0.0.1", self._target_port)
+        try:
+            server = await trio.open_tcp_stream("127.0.0.1", self._target_port)
+        except OSError:
+            client.socket.close()  # nobody is there now
+            return
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._copy, client, server, True, nursery.cancel_scope)

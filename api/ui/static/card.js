@@ -1,13 +1,15 @@
 // One identity: its slots, what holds them, what is known of its counters, who waits.
 
 import { tick, unwatch, watch } from "./clock.js";
-import { countedSlots, makeCells, updateCells } from "./cells.js";
-import { makeClaims, updateClaims } from "./claims.js";
+import { CELLS_MAX, countedSlots, makeCells, updateCells } from "./cells.js";
+import { CLAIMS_MAX, makeClaims, updateClaims } from "./claims.js";
 import { el, follow, mark, name, say, sayOrHide, show } from "./dom.js";
-import { bootName, brief, count, listed, moment } from "./format.js";
-import { brokenCount, trouble } from "./states.js";
+import { bootName, brief, count, cut, listed, moment } from "./format.js";
+import { brokenCount, troubles } from "./states.js";
 
 const EPOCHS_MAX = 8;
+const CELLS_CROWDED = 16;
+const CLAIMS_CROWDED = 2;
 const COUNTED = {
   calls: "calls",
   answered: "answered",
@@ -48,7 +50,7 @@ export class Card {
       name(identity.names.length > 0 ? listed(identity.names, 4) : identity.model),
     );
     this.badges = el("ul", { class: "badges", role: "list", "aria-label": "State" });
-    this.trouble = el("p", { class: "problem", hidden: true });
+    this.trouble = el("ul", { class: "problem", role: "list", "aria-label": "What is wrong", hidden: true });
     this.slots = el("p", { class: "slots" });
     this.cells = makeCells();
     this.facts = new Facts();
@@ -97,20 +99,20 @@ export class Card {
     return details;
   }
 
-  /** Shows an identity as it was at `atMs`, with what is known of its past epochs. */
-  update(identity, atMs, epochs) {
+  /** Shows an identity as it was at `atMs`, with what is known of its past epochs; less of it among many others. */
+  update(identity, atMs, epochs, crowded) {
     this.identity = identity;
     this.atMs = atMs;
-    const wrong = trouble(identity);
+    const wrong = troubles(identity);
     mark(this.element, {
       id: identity.id, usable: identity.usable, epoch: identity.epoch, boot: identity.boot ?? "",
       slots: identity.credits.slots, free: identity.credits.free, held: identity.credits.held,
       claimsTotal: identity.claimsTotal, waiting: identity.queue.waiting, polling: identity.polling,
-      sessions: identity.sessions.live, pendingPrompts: identity.sessions.pendingPrompts, trouble: wrong !== null,
+      sessions: identity.sessions.live, pendingPrompts: identity.sessions.pendingPrompts, trouble: wrong.length > 0,
     }); // prettier-ignore
     say(
       this.title.firstChild,
-      identity.names.length > 0 ? listed(identity.names, 4).slice(0, 200) : identity.model.slice(0, 200),
+      identity.names.length > 0 ? cut(listed(identity.names, 4), 200) : cut(identity.model, 200),
     );
     follow(
       this.badges,
@@ -119,12 +121,19 @@ export class Card {
       (badge) => el("li", { class: badge.kind, text: badge.text }),
       () => {},
     );
-    sayOrHide(this.trouble, wrong);
+    follow(
+      this.trouble,
+      wrong.map((sentence, number) => ({ sentence, number })),
+      ({ number }) => String(number),
+      () => el("li"),
+      (line, { sentence }) => say(line, sentence),
+    );
+    show(this.trouble, wrong.length > 0);
     say(this.slots, countedSlots(identity));
-    updateCells(this.cells, identity, atMs);
+    updateCells(this.cells, identity, atMs, crowded ? CELLS_CROWDED : CELLS_MAX);
     const broken = identity.claims.filter((claim) => claim.releasable);
     show(this.brokenPart, brokenCount(identity) > 0);
-    updateClaims(this.broken, broken, brokenCount(identity), atMs);
+    updateClaims(this.broken, broken, brokenCount(identity), atMs, crowded ? CLAIMS_CROWDED : CLAIMS_MAX);
     this.facts.update(identity, atMs);
     updateQueues(this.queues, identity, atMs);
     show(this.epochsPart, identity.epoch > 0);
@@ -136,7 +145,7 @@ export class Card {
   updateClosed() {
     const identity = this.identity;
     const claims = this.claimsPart.open ? identity.claims : [];
-    updateClaims(this.claims, claims, this.claimsPart.open ? identity.claimsTotal : 0, this.atMs);
+    updateClaims(this.claims, claims, this.claimsPart.open ? identity.claimsTotal : 0, this.atMs, CLAIMS_MAX);
     const totals = this.totalsPart.open ? Object.entries(identity.totals) : [];
     follow(
       this.totals,

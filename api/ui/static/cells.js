@@ -21,10 +21,11 @@ export function makeCells() {
  * @param {{list: HTMLElement, more: HTMLElement}} cells
  * @param {object} identity as `/admin/identities` has it.
  * @param {number} atMs when it was so.
+ * @param {number} max cells at the most.
  */
-export function updateCells(cells, identity, atMs) {
-  const claims = identity.claims.slice(0, CELLS_MAX);
-  const free = Math.min(identity.credits.free, CELLS_MAX - claims.length);
+export function updateCells(cells, identity, atMs, max) {
+  const claims = identity.claims.slice(0, max);
+  const free = Math.min(identity.credits.free, max - claims.length);
   const items = [
     ...claims.map((claim) => ({ key: `claim ${claim.id}`, claim })),
     ...Array.from({ length: free }, (_, number) => ({ key: `free ${number}`, claim: null })),

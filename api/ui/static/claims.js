@@ -40,10 +40,11 @@ export function makeClaims(label, onRelease) {
  * @param {object[]} claims those that are known.
  * @param {number} total how many there are.
  * @param {number} atMs when it was so.
+ * @param {number} max claims until somebody asks for more.
  */
-export function updateClaims(shown, claims, total, atMs) {
-  shown.again = () => updateClaims(shown, claims, total, atMs);
-  const told = shown.whole ? claims : claims.slice(0, CLAIMS_MAX);
+export function updateClaims(shown, claims, total, atMs, max) {
+  shown.again = () => updateClaims(shown, claims, total, atMs, max);
+  const told = shown.whole ? claims : claims.slice(0, max);
   follow(
     shown.list,
     told,
@@ -51,8 +52,8 @@ export function updateClaims(shown, claims, total, atMs) {
     (claim) => makeClaim(claim, shown),
     (row, claim) => updateClaim(row, claim, atMs),
   );
-  show(shown.more, claims.length > CLAIMS_MAX);
-  say(shown.more, shown.whole ? "Show fewer" : `Show ${claims.length - CLAIMS_MAX} more`);
+  show(shown.more, claims.length > max);
+  say(shown.more, shown.whole ? "Show fewer" : `Show ${claims.length - max} more`);
   const beyond = total - claims.length;
   sayOrHide(shown.rest, beyond > 0 ? `and ${beyond.toLocaleString("en")} more, which are not listed here` : null);
 }

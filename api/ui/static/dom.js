@@ -1,5 +1,7 @@
 // Makes and changes elements. Whatever comes from the governor gets onto the page as text and as nothing else.
 
+import { cut } from "./format.js";
+
 /**
  * Makes an element.
  * @param {string} tag its name.
@@ -57,8 +59,7 @@ export function sayOrHide(element, text) {
 
 /** A name that somebody else chose: cut to a bearable length, its direction kept to itself. */
 export function name(text, charsMax = 200) {
-  const told = String(text);
-  return el("bdi", { text: told.length > charsMax ? `${told.slice(0, charsMax)}…` : told });
+  return el("bdi", { text: cut(String(text), charsMax) });
 }
 
 /**

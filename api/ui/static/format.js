@@ -40,9 +40,16 @@ export function listed(entries, max = 12) {
   return told.length < 2 ? told.join("") : `${told.slice(0, -1).join(", ")} and ${told.at(-1)}`;
 }
 
+/** A text of at most so many characters (and no half ones), with a mark where it was cut. */
+export function cut(text, charsMax) {
+  if (text.length <= charsMax) return text;
+  const begun = text.slice(0, charsMax - 1);
+  return `${/[\ud800-\udbff]$/.test(begun) ? begun.slice(0, -1) : begun}…`;
+}
+
 /** The beginning of an id. */
 export function brief(id, chars = 8) {
-  return id.length > chars + 1 ? `${id.slice(0, chars)}…` : id;
+  return cut(id, chars + 1);
 }
 
 /** What is shown of a boot identity: enough to tell two apart. */

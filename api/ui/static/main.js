@@ -9,16 +9,18 @@ import { adjust, freeze, now, really, tickAll } from "./clock.js";
 import { Dialog } from "./dialog.js";
 import { byId, follow, mark, say, sayOrHide, show } from "./dom.js";
 import { Feed } from "./feed.js";
-import { count, listed, moment, span } from "./format.js";
+import { count, cut, listed, moment, span } from "./format.js";
 import { updateOverview } from "./overview.js";
 import { Recent } from "./recent.js";
-import { trouble } from "./states.js";
+import { troubles } from "./states.js";
 
 const TOKEN_KEY = "governor.adminToken";
 const PAGE_MS = 2_000;
 const NEWS_MS = 5_000;
 /** Showing a state may take a quarter of the time at the most. */
 const REST_FACTOR = 3;
+/** With more identities than these each shows less of itself. */
+const CROWD = 24;
 const ACTS = new Set(["forced_restart", "claim_released", "drained", "undrained", "reloaded"]);
 
 let token = "";
@@ -32,6 +34,7 @@ let drawing = null;
 let restUntilMs = 0;
 let told = "";
 let newsTimer = null;
+let hasJustEntered = false;
 
 const recent = new Recent();
 /** @type {Map<string, Card>} */
@@ -158,6 +161,8 @@ function draw() {
   const beganMs = performance.now();
   if (frame !== null) {
     show(byId("live"), true);
+    if (hasJustEntered) byId("main").focus({ preventScroll: true }); // the form that had the focus is gone
+    hasJustEntered = false;
     show(byId("acts"), true);
     const isClosed = frame.draining || frame.stopping;
     show(byId("mode"), isClosed);
@@ -181,7 +186,9 @@ function drawCards() {
   const onlyProblems = byId("only-problems").checked;
   const shown = shownFrame.identities.filter((identity) => {
     const names = [identity.id, identity.model, ...identity.names];
-    return names.some((each) => each.toLowerCase().includes(wanted)) && (!onlyProblems || trouble(identity) !== null);
+    return (
+      names.some((each) => each.toLowerCase().includes(wanted)) && (!onlyProblems || troubles(identity).length > 0)
+    );
   });
   const known = new Set(shownFrame.identities.map((identity) => identity.id));
   for (const [id, card] of cards) {
@@ -191,6 +198,7 @@ function drawCards() {
     }
   }
   const { atMs } = shownFrame;
+  const crowded = shownFrame.identities.length > CROWD;
   follow(
     byId("cards"),
     shown,
@@ -199,10 +207,10 @@ function drawCards() {
     (_, identity) => {
       const card = cardOf(identity);
       const epochs = recent.epochs(identity.id);
-      const seen = JSON.stringify([identity, epochs.length], ageless);
+      const seen = JSON.stringify([identity, epochs.length, crowded], ageless);
       if (card.seen === seen) return;
       card.seen = seen;
-      card.update(identity, atMs, epochs);
+      card.update(identity, atMs, epochs, crowded);
     },
   );
   show(byId("nothing"), shown.length === 0 && shownFrame.identities.length > 0);
@@ -242,7 +250,7 @@ function drawBanner() {
 }
 
 function drawTitle() {
-  const wrong = frame === null ? 0 : frame.identities.filter((identity) => trouble(identity) !== null).length;
+  const wrong = whereWrong().length;
   const state = connection.kind === "lost" ? "Not live · " : wrong > 0 ? `(${wrong}) ` : "";
   const title = `${state}Governor`;
   if (document.title !== title) document.title = title;
@@ -250,27 +258,23 @@ function drawTitle() {
 
 /** Tells those who do not see the page when something goes wrong or right, and not too often. */
 function announce(wrong) {
-  const news =
-    wrong.length === 0
-      ? "Nothing is wrong."
-      : `Something is wrong with ${listed(
-          wrong.map(({ id }) => id.slice(0, 100)),
-          5,
-        )}.`;
-  if (newsTimer !== null || news === told) return;
+  if (newsTimer !== null || newsOf(wrong) === told) return;
   newsTimer = setTimeout(() => {
     newsTimer = null;
     if (frame === null) return;
-    const still = frame.identities.filter((identity) => trouble(identity) !== null);
-    told =
-      still.length === 0
-        ? "Nothing is wrong."
-        : `Something is wrong with ${listed(
-            still.map(({ id }) => id.slice(0, 100)),
-            5,
-          )}.`;
+    told = newsOf(whereWrong());
     say(byId("news"), told);
   }, NEWS_MS);
+}
+
+function newsOf(wrong) {
+  if (wrong.length === 0) return "Nothing is wrong.";
+  const names = wrong.map(({ id }) => cut(id, 100));
+  return `Something is wrong with ${listed(names, 5)}.`;
+}
+
+function whereWrong() {
+  return frame === null ? [] : frame.identities.filter((identity) => troubles(identity).length > 0);
 }
 
 // Pages of identities
@@ -333,6 +337,7 @@ byId("sign-in-form").addEventListener("submit", (event) => {
     return;
   }
   sayOrHide(byId("sign-in-error"), null);
+  hasJustEntered = true;
   signIn(given, byId("keep").checked);
 });
 window.addEventListener("online", () => feed?.retry());

@@ -2,7 +2,7 @@
 
 import { tick } from "./clock.js";
 import { byId, el, follow, mark, name, say, show } from "./dom.js";
-import { brokenCount, trouble } from "./states.js";
+import { brokenCount, troubles } from "./states.js";
 
 const PROBLEMS_MAX = 12;
 
@@ -35,7 +35,7 @@ export function updateOverview(frame, cards) {
 }
 
 function updateProblems(identities, cards) {
-  const wrong = identities.filter((identity) => trouble(identity) !== null);
+  const wrong = identities.filter((identity) => troubles(identity).length > 0);
   const rest = wrong.length - PROBLEMS_MAX;
   const lines = wrong.slice(0, PROBLEMS_MAX).map((identity) => ({ key: identity.id, identity }));
   if (rest > 0) lines.push({ key: "rest", identity: null });
@@ -57,7 +57,7 @@ function updateProblems(identities, cards) {
     ({ identity }) => (identity === null ? el("li") : problemLine(identity, cards)),
     (row, { identity }) => {
       if (identity === null) say(row, `and ${n(rest)} more identities`);
-      else say(row.lastChild, trouble(identity) ?? "");
+      else say(row.lastChild, troubles(identity).join("; "));
     },
   );
   return wrong;

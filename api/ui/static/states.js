@@ -37,15 +37,13 @@ export function brokenCount(identity) {
   return reconciling + awaiting + quarantined;
 }
 
-/** Why an operator should look at an identity, in one sentence; null if all is well. */
-export function trouble(identity) {
-  if (identity.problem !== null) return identity.problem;
-  if (identity.contested) return "somebody else calls this model, so its counter proves nothing until a clean baseline";
-  if (identity.states.quarantined > 0) {
-    const many = identity.states.quarantined;
-    return `${many === 1 ? "1 slot is" : `${many} slots are`} held by ${many === 1 ? "a call" : "calls"} that nothing can prove ended`;
+/** Why an operator should look at an identity, in sentences; none if all is well. */
+export function troubles(identity) {
+  const told = [identity.problem, ...identity.remarks].filter((sentence) => sentence !== null);
+  const stuck = identity.states.quarantined;
+  if (identity.problem === null && stuck > 0) {
+    const whose = stuck === 1 ? "slot is held by a call" : "slots are held by calls";
+    told.push(`${stuck.toLocaleString("en")} ${whose} that nothing can prove ended`);
   }
-  if (identity.readingError !== null && brokenCount(identity) > 0)
-    return `no evidence is to be had: ${identity.readingError}`;
-  return null;
+  return told;
 }
