@@ -91,8 +91,6 @@ class _Answer:
         self._left_bytes = next((int(value) for name, value in headers if name.lower() == b"content-length"), None)
         if self._timeout_s is not None:
             headers.append((b"connection", b"close"))
-            # From here on the client's leaving may be its receipt; if it came too early, the next send says so.
-            self._waiting = True
         await self._send({**message, "headers": headers})
 
     async def _send_body(self, data: bytes, *, more: bool) -> None:
@@ -106,6 +104,8 @@ class _Answer:
             return
         self._over = True
         if self._timeout_s is not None:
+            # From here on the client's leaving is its receipt; if it came too early, the sending says so.
+            self._waiting = True
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             with trio.move_on_after(self._timeout_s):
                 await self._left.wait()

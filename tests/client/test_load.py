@@ -58,7 +58,7 @@ def test_five_prompts_in_each_of_many_sessions_at_once(count: int, backend: str,
         async with DaemonClient(governor_url) as client:
             request = CreateSessionRequest(model_service_id="sentiment", session_scope="thread")
             sessions = [(await client.create_or_attach_session(request)).session_id for _ in range(count)]
-            # Once to fill what libraries keep for a while: trio forgets deadlines that have passed a thousand at a time.
+            # Once to fill what libraries keep for a while: trio forgets passed deadlines a thousand at a time.
             warm = await ask_everywhere(client, sessions, PROMPTS_EACH)
             assert set(warm) == {"end_turn"}
             gc.collect()
