@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -38,6 +39,8 @@ class Settings:
     """Where the folder with Triton's own Python environment lies."""
     simulated: bool = False
     """Whether the simulated Triton is wanted even where the real one can run."""
+    admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(18), compare=False, repr=False)
+    """The operators' token, new for each demonstration."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -112,6 +115,9 @@ port = {self.port}
 [limits]
 prompt_deadline_ms = 600_000
 
+[tokens]
+admin = "{self.admin_token}"
+
 [[backends]]
 name = "local"
 url = "{self.triton_url}"
@@ -143,6 +149,7 @@ kind = "generate"
         json_type = "-H 'content-type: application/json'"
         return f"""\
 The governor  {url}   (readiness: {url}/readyz, metrics: {url}/metrics)
+Its page      {url}/ui   (the token: {self.admin_token})
 Triton        {self.triton_url}   (behind it; talk to the governor instead)
 Logs          {self.run_dir}/governor.log, {self.run_dir}/triton.log
 Work log      {self.worklog}   (when each execution really started and ended)

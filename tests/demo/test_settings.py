@@ -93,6 +93,17 @@ def test_configuration_it_writes_is_valid(tmp_path: Path) -> None:
     }
 
 
+def test_each_run_has_a_page_with_a_token_of_its_own(tmp_path: Path) -> None:
+    """The hints say it, the configuration has it, and no other run does."""
+    settings, other = Settings(), Settings()
+    file = tmp_path / "governor.toml"
+    file.write_text(settings.governor_config())
+    token = load_config(file, environ={}).tokens.admin
+    assert token == settings.admin_token != other.admin_token
+    assert f"http://127.0.0.1:4170/ui   (the token: {token})" in settings.hints()
+    assert token not in repr(settings)
+
+
 def test_hints_name_every_url_and_the_work_log() -> None:
     hints = Settings(port=4171, triton_port=8100).hints()
     for needed in (

@@ -51,7 +51,7 @@ function entryLine(entry) {
     el(
       "span",
       {},
-      el("b", { text: entry.act.replaceAll("_", " ") }),
+      el("b", { text: entry.act.replaceAll("_", " ") + (entry.asked.dryRun === true ? " (tried only)" : "") }),
       " of ",
       name(entry.target, 120),
       " by ",

@@ -48,7 +48,6 @@ export class Dialog {
   /** @param {() => Promise<Plan>} make looks at what there is and says what would be done. */
   async open(make) {
     if (this.dialog.open) return;
-    this.opener = document.activeElement;
     this.make = make;
     this.dialog.showModal();
     await this.look();
@@ -177,8 +176,9 @@ export class Dialog {
     this.make = null;
     this.plan = null;
     byId("dialog-fields").replaceChildren();
-    if (this.opener instanceof HTMLElement && this.opener.isConnected && !this.opener.hidden) this.opener.focus();
-    else byId("main").focus();
+    // The browser has given the focus back, unless what had it is gone, as the row of a released claim.
+    const focused = document.activeElement;
+    if (focused === document.body || this.dialog.contains(focused)) byId("main").focus({ preventScroll: true });
   }
 
   field(which) {

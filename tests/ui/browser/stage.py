@@ -186,7 +186,7 @@ class Visitor:
         """Goes to the page with a token, and waits until it is live."""
         self.look()
         self.page.get_by_label("Token", exact=True).fill(token)
-        self.page.get_by_role("button", name="Look").click()
+        self.page.get_by_role("button", name="Sign in").click()
         self.is_connected("live")
 
     def is_connected(self, kind: str, *, seconds: float = PATIENCE_S) -> None:

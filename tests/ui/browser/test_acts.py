@@ -92,7 +92,9 @@ def test_one_claim_is_released_and_the_others_stay(visitor: Visitor, stage: Stag
     dialog.get_by_label("Reason").fill(WHY)
     visitor.page.keyboard.press("Enter")
     expect(dialog).to_contain_text(f"Forgotten without proof: claim {first['id']}")
+    expect(visitor.card("slow").locator(".broken .claims > li")).to_have_count(1)
     visitor.page.keyboard.press("Escape")
+    expect(visitor.page.locator("#main")).to_be_focused()  # the button that it began at is gone
     assert [claim["id"] for claim in stage.wait_states("slow", reconciling=1)["claims"]] == [second["id"]]
     visitor.agrees(stage)
 

@@ -33,6 +33,7 @@ def busy(stage: Stage) -> Iterator[Stage]:
     stage.break_one("slow")
     stage.wait_states("slow", reconciling=1)
     stage.call("slow", "600 seconds")
+    stage.wait_states("slow", running=1, reconciling=1)
     stage.call("slow", "600 seconds", give_up_s=0.3)
     stage.wait_states("slow", running=1, timed_out=1, reconciling=1)
     stage.call("slow", "1 second")
@@ -175,3 +176,34 @@ def test_the_list_can_be_narrowed(visitor: Visitor, busy: Stage) -> None:
     visitor.page.locator("#filter").fill("")
     expect(cards).to_have_count(3)
     visitor.agrees(busy)
+
+
+def test_what_is_wrong_leads_to_the_card(visitor: Visitor, busy: Stage) -> None:
+    """The sentences at the top are links, and the focus goes along."""
+    busy.admin("drain", {})
+    file = busy.folder / "governor.toml"
+    right = file.read_text()
+    try:
+        file.write_text(right.replace('name = "sentiment"', 'name = "sentiment"\ntriton_model = "no-such-model"'))
+        busy.admin("reload", {})
+        busy.wait_for("no-such-model", lambda told: not told["usable"])
+        visitor.sign_in()
+        told = visitor.agrees(busy)
+        [problem] = [each["problem"] for each in told["identities"] if each["problem"]]
+        expect(visitor.page.locator("#problems li")).to_have_text(f"triton:no-such-model: {problem}")
+        expect(visitor.page).to_have_title("(1) Governor")
+        expect(visitor.page.locator("#news")).to_have_text(
+            "Something is wrong with triton:no-such-model.", timeout=9000
+        )
+        visitor.page.get_by_role("link", name="triton:no-such-model").click()
+        expect(visitor.card("no-such-model")).to_be_focused()
+        visitor.page.locator("#only-problems").check()
+        expect(visitor.page.locator("#cards > article")).to_have_count(1)
+        lately = visitor.page.locator("#events li")
+        visitor.page.locator("#kinds").select_option("acts")
+        expect(lately.first).to_contain_text("the configuration was reloaded")
+        expect(lately.filter(has_text="broke")).to_have_count(0)
+    finally:
+        file.write_text(right)
+        busy.admin("reload", {})
+        busy.admin("undrain", {})

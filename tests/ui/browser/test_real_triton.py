@@ -42,6 +42,8 @@ def test_calls_break_triton_dies_and_comes_back_and_reloads(
             visitor.agrees(stage)
 
             stage.call("slow", "600 seconds")
+            stage.wait_states("slow", running=1)
+            visitor.agrees(stage)
             stage.call("slow", "600 seconds", give_up_s=0.5)
             stage.wait_states("slow", running=1, timed_out=1)
             first = visitor.agrees(stage)["identities"][1]
