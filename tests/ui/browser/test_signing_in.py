@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from tests.ui.browser.stage import ADMIN
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
     from tests.ui.browser.stage import Stage, Visitor
 
 KEPT = "JSON.stringify({session: {...sessionStorage}, local: {...localStorage}, cookies: document.cookie})"
@@ -60,7 +62,28 @@ def test_the_token_outlives_a_reload_only_if_the_operator_says_so(visitor: Visit
     expect(visitor.page.get_by_label("Token", exact=True)).to_be_visible()
 
 
-def test_the_page_works_below_the_prefix_of_its_folder(visitor: Visitor) -> None:
+def test_the_page_works_below_any_prefix_of_a_proxy(visitor: Visitor, stage: Stage) -> None:
+    """Everything that it asks for is relative to where it is. This proxy passes on no stream, so the page asks."""
+    prefix = f"{stage.url}/behind/a/proxy"
+
+    def passed_on(route: Route) -> None:
+        path = route.request.url.removeprefix(prefix)
+        if path == "/admin/events":
+            route.fulfill(status=429, json={"error": "no streams here", "code": "subscriber_limit_exceeded"})
+        else:
+            route.fulfill(response=route.fetch(url=stage.url + path, max_redirects=0))
+
+    visitor.page.route(f"{prefix}/**", passed_on)
+    visitor.page.goto(f"{prefix}/ui")
+    visitor.page.get_by_label("Token", exact=True).fill(ADMIN)
+    visitor.page.keyboard.press("Enter")
+    visitor.is_connected("polled")
+    visitor.agrees(stage)
+    assert all(url.startswith(prefix) for _, url, _ in visitor.requests)
+    visitor.page.unroute_all(behavior="ignoreErrors")
+
+
+def test_the_folder_leads_to_the_page(visitor: Visitor) -> None:
     visitor.page.goto(f"{visitor.url}/ui/")
     assert visitor.page.url == f"{visitor.url}/ui"
     expect(visitor.page.get_by_label("Token", exact=True)).to_be_visible()
