@@ -53,8 +53,9 @@ def test_a_governor_that_says_nothing_any_more_is_noticed(visitor: Visitor, stag
     visitor.agrees(stage)
     os.kill(stage.process.pid, signal.SIGSTOP)
     try:
+        visitor.page.wait_for_timeout(500)  # what was on its way is there
         visitor.page.clock.fast_forward(21_000)
-        visitor.is_connected("lost", seconds=10)
+        visitor.is_connected("lost")
         expect(visitor.page.locator("#banner")).to_contain_text("did not answer in time")
     finally:
         os.kill(stage.process.pid, signal.SIGCONT)
