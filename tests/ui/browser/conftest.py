@@ -43,13 +43,20 @@ def backstage() -> Iterator[Backstage]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def stage(backstage: Backstage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+@pytest.fixture(scope="session")
+def whole_stage(backstage: Backstage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A governor in front of a simulated Triton whose connections can be broken."""
     from tests.ui.browser.stage import simulated_stage
 
     with simulated_stage(backstage, tmp_path_factory.mktemp("stage")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def stage(whole_stage: Stage) -> Iterator[Stage]:
+    """The same, and nothing is left of what others did with it."""
+    yield whole_stage
+    whole_stage.clear()
 
 
 @pytest.fixture

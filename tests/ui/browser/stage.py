@@ -92,8 +92,13 @@ class Stage:
         self.break_calls()
 
     def clear(self) -> None:
-        """Nothing is broken any more."""
-        self.admin("restart", {"identity": "all", "reason": "between two tests"})
+        """No call is left, be it open or broken."""
+        for _ in attempts():
+            self.break_calls()
+            self.admin("restart", {"identity": "all", "reason": "between two tests"})
+            if not any(each["claimsTotal"] or each["queue"]["waiting"] for each in self.admin()["identities"]):
+                return
+        raise AssertionError("calls are left that neither end nor break")
 
     def start_again(self) -> None:
         """Another process on the same port."""

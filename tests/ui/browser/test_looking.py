@@ -39,7 +39,6 @@ def busy(stage: Stage) -> Iterator[Stage]:
     stage.call("slow", "1 second")
     stage.wait_for("slow", lambda told: told["queue"]["waiting"] == 1)
     yield stage
-    stage.break_calls()
     stage.clear()
 
 
