@@ -17,6 +17,7 @@ from governor.backend import Backend, check_server, plain_lane
 from governor.core.evidence import OnFall
 from governor.entrance import Entrance
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
+from governor.expiry import Expiry
 from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
 from governor.recent import RecentEvents
 from governor.requests import RequestCheck
@@ -115,6 +116,7 @@ class Governor:
         self.config = config
         self.started_at_ms = now_ms()
         self.sessions: dict[str, Session] = {}
+        self._expiry = Expiry(self.sessions, lambda: self.config.limits, self._expire)
         self.draining = False
         self.totals = ServiceTotals()
         self._tracer = tracer
@@ -163,7 +165,7 @@ class Governor:
                     self._own(identity)
                 for backend in self.backends.values():
                     self._own(backend)
-                nursery.start_soon(self._close_idle_sessions)
+                nursery.start_soon(self._expiry.run)
                 task_status.started()
         finally:
             # Whoever forgot to drain, and whatever broke: no accepted prompt is left without its terminal event (S7).
@@ -200,21 +202,6 @@ class Governor:
             raise DrainingError
         self._turns.start_soon(task)
 
-    async def _close_idle_sessions(self) -> None:
-        while True:
-            limits = self.config.limits
-            idle_s, detached_s = limits.session_idle_timeout_ms / 1000, limits.session_detached_timeout_ms / 1000
-            await trio.sleep(max(1.0, min(idle_s, detached_s) / 30))
-            now_s = trio.current_time()
-            for session in list(self.sessions.values()):
-                if session.in_use:
-                    continue
-                unused_s = now_s - session.last_active_s
-                if unused_s > idle_s:
-                    self.close_session(session.id, reason="idle_timeout")
-                elif session.clients.abandoned and unused_s > detached_s:
-                    self.close_session(session.id, reason="last_client_detached")
-
     def _own(self, thing: Identity | Backend) -> None:
         """Runs it until the governor ends or lets it go."""
         assert self._turns is not None, "nothing is owned before the governor runs"
@@ -250,6 +237,7 @@ class Governor:
         self._replace_models(config)
         for session in self.sessions.values():
             session.reconfigure(config.limits, self.models.get(session.served.config.name))
+        self._expiry.look_at_all()
         for identity in self.identities.values():
             if identity.key not in self._leaving and not self.is_served(identity):
                 self._leaving.add(identity.key)
@@ -333,6 +321,7 @@ class Governor:
             tracer=self._tracer,
         )
         self.sessions[session.id] = session
+        self._expiry.watch(session)
         return session
 
     def session(self, session_id: str) -> Session:
@@ -380,6 +369,9 @@ class Governor:
         session.close(reason=reason, closed_by=closed_by)
         self._closed_active_s = max(session.last_active_s, self._closed_active_s or 0.0)
         del self.sessions[session_id]
+
+    def _expire(self, session_id: str, reason: str) -> None:
+        self.close_session(session_id, reason=reason)
 
     def idle_ms(self) -> int | None:
         """Milliseconds since any session was last used; None if there was none."""

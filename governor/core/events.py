@@ -162,6 +162,10 @@ def notice_frame(event_type: str, data: dict[str, JsonValue]) -> Frame:
     return Frame(None, encode_frame(None, event_type, {"v": 1, "type": event_type, "data": data}))
 
 
+def _nobody_cares() -> None:
+    pass
+
+
 class EventLog:
     """The events of one session.
 
@@ -180,7 +184,7 @@ class EventLog:
         ring_size: int,
         max_subscribers: int,
         ring_bytes: int = RING_BYTES,
-        on_evict: Callable[[], None] = lambda: None,
+        on_evict: Callable[[], None] = _nobody_cares,
     ) -> None:
         self.epoch = epoch
         self.closed = False
@@ -273,6 +277,9 @@ class EventLog:
         for subscription in list(self._subscriptions):
             subscription.close()
         self._subscriptions.clear()
+        # Nobody can be evicted any more. Holding on to whoever would be told is a cycle: all that was kept for replay
+        # would lie in memory until Python's collector of cycles comes by, which can be hours.
+        self._on_evict = _nobody_cares
 
     def _keep(self, frame: Frame) -> None:
         if self._ring and len(self._ring) == self._ring.maxlen:
