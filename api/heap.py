@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SESSIONS_STEP: Final = 1000
+"""Sessions that may be added before those that live are settled: walking so many takes about 10 ms."""
+_LOOK_S: Final = 1.0
 
 
 def settle_heap() -> None:
@@ -13,3 +23,26 @@ def settle_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+async def settle_sessions(count: Callable[[], int]) -> None:
+    """Settles what lives whenever many more sessions live than last time, until it is cancelled.
+
+    A full pass over 100,000 idle sessions took 650 ms. A session that ends is given back without the collector, but
+    whatever else lives in the moment of settling and becomes a cycle later is not found any more. That is bounded by
+    how seldom it is done: once per `SESSIONS_STEP` more sessions than before. When half are gone, all is walked once.
+
+    Args:
+        count: how many sessions live now.
+    """
+    settled = 0
+    while True:
+        await trio.sleep(_LOOK_S)
+        sessions = count()
+        if sessions >= settled + SESSIONS_STEP:
+            settled = sessions
+            settle_heap()
+        elif settled and sessions <= settled // 2:
+            settled = sessions if sessions >= SESSIONS_STEP else 0
+            gc.unfreeze()
+            settle_heap()

@@ -3,6 +3,7 @@
     outer nursery
     ├── signals    the first SIGTERM or SIGINT begins the stop, the second ends the process at once; SIGHUP reloads
     ├── governor   owns every backend call, session and watcher
+    ├── heap       spares Python's collector of cycles the sessions that live
     └── server     the HTTP surface
 
 The stop, whoever begins it: the governor drains (terminal events are out, streams end), the server stops accepting and
@@ -25,6 +26,7 @@ from governor.errors import GovernorError
 from governor.service import Governor
 
 from .app import create_app
+from .heap import settle_sessions
 from .ownership import owned_identities
 from .serving import ServeOptions, serve_http
 from .source import FileSource
@@ -85,7 +87,7 @@ def serve_options(config: Config) -> ServeOptions:
 
 
 class _Service:
-    """The three tasks and what they tell each other."""
+    """The tasks and what they tell each other."""
 
     def __init__(self, config: Config, source: FileSource | None, tracer: OpenTelemetryTracer | None) -> None:
         self._options = serve_options(config)
@@ -105,6 +107,7 @@ class _Service:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._obey, signals, nursery)
                 nursery.start_soon(self._govern)
+                nursery.start_soon(settle_sessions, lambda: len(self._governor.sessions))
                 await self._governing.wait()
                 try:
                     if self._failure is None:
