@@ -203,8 +203,12 @@ MUTANTS: dict[str, Mutant] = {
         (
             _in_ledger(
                 "_prove_quiet",
-                "self._unsettled.add(now_s, self._rule.most, claim.boot)",
-                "self._observe(ticket, reading)",
+                """for claim in proven:
+                self._unsettled.add(now_s, self._rule.most, claim.boot)
+            self._unsettled.doubtful |= bool(proven) and value < witness.bound
+            ended += self._end(proven, ClaimEvent.QUIET)""",
+                """ended += self._end(proven, ClaimEvent.QUIET)
+            self._observe(ticket, reading)""",
             ),
         ),
     ),
