@@ -10,6 +10,8 @@ from governor.core.evidence import Life
 from governor.core.witness import Witness
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from governor.core.counting import CountRule, Reading
     from governor.core.evidence import Ticket
 
@@ -25,6 +27,7 @@ class Epoch:
         marks: the highest further numbers seen (`Reading.life`).
         model: the witness of model scope; None before the baseline.
         process: the witness of process scope; None where metrics are not read.
+        elsewhere: the most by which the process's counter was above the model's: what other loads counted.
     """
 
     number: int = 0
@@ -33,6 +36,7 @@ class Epoch:
     marks: tuple[int, ...] = ()
     model: Witness | None = None
     process: Witness | None = None
+    elsewhere: int | None = None
 
     def life_of(self, reading: Reading, rule: CountRule) -> Life:
         """Tells a restart from a reload from neither (E6, E7, E8), against the highest reading of this epoch."""
@@ -66,7 +70,7 @@ class Epoch:
         if self.process is not None and reading.process is not None:
             self.process.high = max(self.process.high, rule.measure(reading.process))
 
-    def observe(self, reading: Reading, rule: CountRule, *, by_model: int, by_process: int) -> None:
+    def observe(self, reading: Reading, rule: CountRule, *, by_model: int, by_process: int, crossed: bool) -> None:
         """Takes over a reading of this life.
 
         Args:
@@ -74,6 +78,8 @@ class Epoch:
             rule: how ends are counted.
             by_model: the most that may still be added to the model's counter after it.
             by_process: the same for the process's counter.
+            crossed: a claim may run in an older load, so that other loads count for us. Otherwise what they count is
+                the warm-up of a load that does not serve yet or never will, and the process's bound starts anew.
         """
         self.boot = reading.boot if reading.boot is not None else self.boot
         self.versions = reading.versions
@@ -85,8 +91,11 @@ class Epoch:
             self.model.observe(value, by_model)
         if reading.process is None:
             return
+        elsewhere = rule.measure(reading.process) - value
         value = rule.measure(reading.process)
-        if self.process is None or self.process.fell(value) or self.process.contested(value):
+        foreign = self.elsewhere is not None and elsewhere > self.elsewhere
+        self.elsewhere = elsewhere if self.elsewhere is None else max(elsewhere, self.elsewhere)
+        if self.process is None or self.process.fell(value) or (foreign and not crossed):
             self.process = Witness(bound=value + by_process, high=value)
         else:
             self.process.observe(value, by_process)
@@ -97,7 +106,8 @@ class Unsettled:
     """What was let go of and may not be in the counter yet: a count lags its answer by up to the settle time.
 
     A reading asked for at some moment shows everything that had settled by then, and perhaps nothing that was let go
-    of since, however long the reading takes. So a ticket holds the one number and `since` is the difference.
+    of since, however long the reading takes. So a ticket holds the one number and `since` is the difference, for each
+    process by itself, because what ended in one never comes to the counter of another.
 
     Attributes:
         settle_s: the settle time in seconds.
@@ -107,44 +117,43 @@ class Unsettled:
 
     settle_s: float
     doubtful: bool = False
-    _let_go: int = 0
-    _pending: int = 0
+    _let_go: dict[str | None, int] = field(default_factory=dict)
     _recent: deque[tuple[float, int, str | None]] = field(default_factory=deque)
 
     def add(self, now_s: float, most: int, boot: str | None) -> None:
         """A call that adds up to `most` ended in the process `boot` just now or a moment ago."""
-        self._let_go += most
-        self._pending += most
+        self._let_go[boot] = self._let_go.get(boot, 0) + most
         self._recent.append((now_s, most, boot))
         self._settle(now_s)
 
     def reweigh(self, factor: int) -> None:
         """The counter is measured anew, and a call adds up to `factor` times what it did."""
-        self._let_go += self._pending * (factor - 1)
-        self._pending *= factor
+        for _, most, boot in self._recent:
+            self._let_go[boot] += most * (factor - 1)
         self._recent = deque((let_go_at_s, most * factor, boot) for let_go_at_s, most, boot in self._recent)
 
     def process_ended(self, boot: str) -> None:
-        """What ended in the process `boot` and was not counted by now never will be (E6)."""
-        never = sum(most for _, most, of_boot in self._recent if of_boot == boot)
-        self._let_go -= never
-        self._pending -= never
+        """What ended in the process `boot` is in no counter of a later one, however lately that was (E6)."""
+        self._let_go.pop(boot, None)
         self._recent = deque(entry for entry in self._recent if entry[2] != boot)
 
-    def settled(self, now_s: float) -> int:
-        """How much of all that was ever let go of is in what a reading asked for now shows."""
+    def settled(self, now_s: float) -> Mapping[str | None, int]:
+        """How much of all that was ever let go of in each process is in what a reading asked for now shows."""
         self._settle(now_s)
-        return self._let_go - self._pending
+        settled = dict(self._let_go)
+        for _, most, boot in self._recent:
+            settled[boot] -= most
+        return settled
 
     def since(self, ticket: Ticket) -> int:
         """The most that may be added after what the ticket's reading shows, by what was let go of."""
-        return self._let_go - ticket.settled
+        return sum(most - ticket.settled.get(boot, 0) for boot, most in self._let_go.items())
 
     def all_settled(self, now_s: float) -> bool:
         """A reading asked for now would show everything."""
-        self.settled(now_s)
-        return not self._pending
+        self._settle(now_s)
+        return not self._recent
 
     def _settle(self, now_s: float) -> None:
         while self._recent and self._recent[0][0] <= now_s - self.settle_s:
-            self._pending -= self._recent.popleft()[1]
+            self._recent.popleft()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from governor.core.claims import ClaimEvent, ClaimState
 
 
@@ -45,12 +47,13 @@ class Ticket:
     Attributes:
         after: how many readings had been taken by then.
         begun_at_s: when, in the driver's monotonic seconds; what the reading shows is not older than this.
-        settled: how much of what was let go of is certainly in what the reading shows (`epoch.Unsettled`).
+        settled: how much of what was let go of in each process is certainly in what the reading shows
+            (`epoch.Unsettled`).
     """
 
     after: int
     begun_at_s: float
-    settled: int
+    settled: Mapping[str | None, int]
 
 
 @dataclass(frozen=True, slots=True)

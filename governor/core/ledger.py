@@ -381,6 +381,7 @@ class Ledger:
             self._rule,
             by_model=len(counted) * self._rule.most + unsettled,
             by_process=len(outstanding) * self._rule.most + unsettled,
+            crossed=self._crossed,
         )
 
     def _mark_seen(self, ticket: Ticket, reading: Reading) -> None:
@@ -416,8 +417,7 @@ class Ledger:
         model, process = self._epoch.model, self._epoch.process
         assert model is not None, "quiet is only asked of an epoch with a baseline"
         values = [(model, self._rule.measure(reading.model))]
-        crossed = any(claim.crossed for claim in self.claims.values())
-        if crossed and process is not None and reading.process is not None and not self._warms_up:
+        if self._crossed and process is not None and reading.process is not None and not self._warms_up:
             value = self._rule.measure(reading.process)
             # With an unchanged process a fall means that its series was started anew: no evidence.
             if not process.fell(value):
@@ -439,6 +439,10 @@ class Ledger:
             self._epoch.model.never_counts(surplus)
         if self._epoch.process is not None:
             self._epoch.process.never_counts(surplus)
+
+    @property
+    def _crossed(self) -> bool:
+        return any(claim.crossed for claim in self.claims.values())
 
     def _delivered_before(self, ticket: Ticket) -> list[Claim]:
         return [claim for claim in self.claims.values() if claim.delivered_before(ticket.begun_at_s)]

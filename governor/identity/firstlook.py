@@ -67,16 +67,27 @@ class FirstLook:
         Raises:
             BackendUnavailableError: no connection, or what the model is cannot be learned (E12).
         """
-        looked = False
+        looked = opened = False
         for _ in range(_CONNECTS_MAX):
             used_before = lane.generation
             await lane.connect()
             fresh = lane.generation != used_before
+            opened |= fresh
+            if not opened and self._is_left_over(lane.boot):
+                lane.close()
+                continue
             if (looked and not fresh) or self._is_known(lane.boot, fresh=fresh):
                 return
             await self._join_look(lane.boot, fresh=fresh)
             looked = True
         raise BackendUnavailableError(f"{_CONNECTS_MAX} connections in a row died before a call could be sent")
+
+    def _is_left_over(self, boot: str | None) -> bool:
+        """The connection leads to another process than the one that answers now.
+
+        Something keeps it open for a dead one, and what is sent on it is never answered (E6).
+        """
+        return boot is not None and self._ledger.boot is not None and boot != self._ledger.boot
 
     def _is_known(self, boot: str | None, *, fresh: bool) -> bool:
         """A reading before the delivery would tell nothing new."""

@@ -59,6 +59,8 @@ class BootStamp:
         # Two connections that find no nonce must not both write one: the later would look like a restart.
         # Held for at most the lane's connect timeout, which bounds the stamp.
         self._writing = trio.Lock()
+        # A write that was given up may still arrive. Whoever writes next writes the same, so that it changes nothing.
+        self._unconfirmed: int | None = None
 
     async def __call__(self, connection: FreshConnection) -> str | None:
         """The boot identity, or None where there is none to be had.
@@ -84,13 +86,16 @@ class BootStamp:
 
     async def _nonce(self, connection: FreshConnection) -> str | None:
         value = await self._trace_setting(connection)
-        if value is None or is_nonce(value):
-            return None if value is None else f"trace:{value}"
-        async with self._writing:
-            value = await self._trace_setting(connection)
-            if value is not None and not is_nonce(value):
-                value = await self._trace_setting(connection, write=new_nonce(self._entropy))
-        return f"trace:{value}" if value is not None and is_nonce(value) else None
+        if value is not None and not is_nonce(value):
+            async with self._writing:
+                value = await self._trace_setting(connection)
+                if value is not None and not is_nonce(value):
+                    self._unconfirmed = self._unconfirmed or new_nonce(self._entropy)
+                    value = await self._trace_setting(connection, write=self._unconfirmed)
+        if value is None or not is_nonce(value):
+            return None
+        self._unconfirmed = None
+        return f"trace:{value}"
 
     async def _trace_setting(self, connection: FreshConnection, *, write: int | None = None) -> int | None:
         """The model's `log_frequency`, after writing it if asked; None if it cannot be had or must not be touched."""

@@ -95,19 +95,20 @@ def test_a_fall_is_told_by_the_rules_own_measure() -> None:
 def test_a_baseline_begins_both_witnesses_at_what_was_read_and_what_may_still_come() -> None:
     """E4: a bound is too high rather than too low."""
     begun = Epoch()
-    begun.observe(reading(10, boot="B1", process=30, life=(7,)), PLAIN, by_model=2, by_process=3)
+    begun.observe(reading(10, boot="B1", process=30, life=(7,)), PLAIN, by_model=2, by_process=3, crossed=False)
     assert begun == Epoch(
         boot="B1",
         versions=frozenset({"1"}),
         marks=(7,),
         model=Witness(bound=12, high=10),
         process=Witness(bound=33, high=30),
+        elsewhere=20,
     )
 
 
 def test_a_later_reading_lowers_the_bounds_and_raises_the_highest() -> None:
     known = epoch(boot="B1", process=30, marks=(5, 5))
-    known.observe(reading(11, boot="B1", process=31, life=(4, 9)), PLAIN, by_model=0, by_process=0)
+    known.observe(reading(11, boot="B1", process=31, life=(4, 9)), PLAIN, by_model=0, by_process=0, crossed=False)
     assert (known.model, known.process) == (Witness(bound=11, high=11), Witness(bound=31, high=31))
     assert known.marks == (5, 9)
 
@@ -115,26 +116,35 @@ def test_a_later_reading_lowers_the_bounds_and_raises_the_highest() -> None:
 def test_a_reading_that_does_not_tell_its_process_does_not_make_it_unknown() -> None:
     """E8."""
     known = epoch(boot="B1")
-    known.observe(reading(10), PLAIN, by_model=0, by_process=0)
+    known.observe(reading(10), PLAIN, by_model=0, by_process=0, crossed=False)
     assert known.boot == "B1"
 
 
 def test_metrics_that_cannot_be_read_leave_their_witness_as_it_is() -> None:
     known = epoch(process=30)
-    known.observe(reading(10), PLAIN, by_model=0, by_process=0)
+    known.observe(reading(10), PLAIN, by_model=0, by_process=0, crossed=False)
     assert known.process == Witness(bound=32, high=30)
 
 
 def test_a_series_that_was_started_anew_is_watched_anew() -> None:
     """E7: with the process unchanged a fall of its counter is no evidence of anything."""
     known = epoch(process=30)
-    known.observe(reading(10, process=1), PLAIN, by_model=0, by_process=2)
+    known.observe(reading(10, process=1), PLAIN, by_model=0, by_process=2, crossed=False)
     assert known.process == Witness(bound=3, high=1)
+
+
+@pytest.mark.parametrize(("crossed", "bound"), [(False, 33), (True, 31)])
+def test_e7_what_other_loads_count_is_ours_only_where_we_may_run_in_them(crossed: bool, bound: int) -> None:
+    """Otherwise it is the warm-up of a load that does not serve, and the bound must not contain it."""
+    known = Epoch()
+    known.observe(reading(10, process=30), PLAIN, by_model=0, by_process=1, crossed=False)
+    known.observe(reading(10, process=31), PLAIN, by_model=1, by_process=2, crossed=crossed)
+    assert known.process == Witness(bound=bound, high=31)
 
 
 def test_metrics_that_come_later_begin_with_everything_that_may_still_count() -> None:
     known = epoch()
-    known.observe(reading(10, process=30), PLAIN, by_model=0, by_process=2)
+    known.observe(reading(10, process=30), PLAIN, by_model=0, by_process=2, crossed=False)
     assert known.process == Witness(bound=32, high=30)
 
 
@@ -182,7 +192,7 @@ def test_nothing_unsettled_is_settled() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["wait", "add B1", "add B2", "end B1", "ask"]), st.integers(1, 4)),
+    st.tuples(st.sampled_from(["wait", "add", "add unknown", "end", "ask"]), st.integers(1, 4)),
     min_size=1,
     max_size=30,
 )
@@ -193,19 +203,19 @@ STEPS = st.lists(
 def test_nothing_is_left_out_before_it_has_settled_and_nothing_is_kept_for_ever(steps: list[tuple[str, int]]) -> None:
     """Against a plain list of what was let go of and when, with a settle time of four quarters of a second."""
     unsettled, now = Unsettled(settle_s=1.0), 0
-    let_go: list[tuple[int, int, str]] = []
+    process, let_go = 1, list[tuple[int, int, int | None]]()
     tickets: list[tuple[int, Ticket]] = []
     for step, number in steps:
         if step == "wait":
             now += number
         elif step.startswith("add"):
-            unsettled.add(now / 4, number, step[-2:])
-            let_go.append((now, number, step[-2:]))
-        elif step == "end B1":
-            # Whoever asks now knows the time: what has settled stays let go of, whichever process it was in.
-            unsettled.settled(now / 4)
-            unsettled.process_ended("B1")
-            let_go = [(at, most, boot) for at, most, boot in let_go if boot != "B1" or at + 4 <= now]
+            boot = process if step == "add" else None
+            unsettled.add(now / 4, number, None if boot is None else f"B{boot}")
+            let_go.append((now, number, boot))
+        elif step == "end":
+            unsettled.process_ended(f"B{process}")
+            let_go = [entry for entry in let_go if entry[2] != process]
+            process += 1
         else:
             tickets.append((now, ticket(unsettled, now / 4)))
         for asked, given_out in tickets:

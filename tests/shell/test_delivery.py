@@ -152,6 +152,25 @@ async def test_a_restart_between_two_calls_is_seen_before_the_second_is_delivere
             ]
 
 
+async def test_no_call_is_sent_to_a_process_that_is_known_to_be_replaced() -> None:
+    """E6: both idle connections lead to the old process, which something keeps open; both calls look at the model
+    before they are sent, and the look shows that another process answers now."""
+    async with identity_bench(slots=2) as bench:
+        for _ in range(2):
+            bench.submit("1")
+        await until(lambda: bench.world.open_lanes == 2 and bench.free == 2, 5)
+        bench.world.replace()
+        bench.identity.facts = None
+        for call in [bench.submit("1"), bench.submit("1")]:
+            await body_within(call, 10)
+        assert [execution.process is bench.world.process for execution in bench.world.executions] == [
+            False,
+            False,
+            True,
+            True,
+        ]
+
+
 async def test_a_reconnect_to_a_known_process_needs_no_reading() -> None:
     """ADR-0007: the stamp says that it is the same one."""
     async with identity_bench() as bench:

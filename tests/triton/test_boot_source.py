@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import trio
+import trio.testing
+
 from governor.triton.boot import BootStamp
 from governor.triton.lane import Fetched
 
@@ -30,6 +33,38 @@ class Process:
         if request.method == "POST":
             self._log_frequency = json.loads(request.body)["log_frequency"]
         return Fetched(200, json.dumps({"trace_level": ["OFF"], "log_frequency": self._log_frequency}).encode())
+
+
+class Late(Process):
+    """The first write is given up by who sent it and arrives only after the next connection has written too."""
+
+    def __init__(self) -> None:
+        super().__init__(loaded=True)
+        self.late: WireRequest | None = None
+
+    async def fetch(self, request: WireRequest, *, max_bytes: int) -> Fetched:
+        if request.method == "POST" and self.late is None:
+            self.late = request
+            await trio.sleep_forever()
+        return await super().fetch(request, max_bytes=max_bytes)
+
+
+async def test_a_write_that_was_given_up_changes_nothing_when_it_arrives_after_all() -> None:
+    """E8: else one process had two names, and a claim stamped with the one would end at a reading with the other."""
+    process, stamp = Late(), BootStamp("m", "trace")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stamp, process)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    name = await stamp(process)
+    assert process.late is not None
+    await Process.fetch(process, process.late, max_bytes=1)
+    assert await stamp(process) == name is not None
+
+
+async def test_the_next_process_gets_another_number() -> None:
+    first, second, stamp = Process(loaded=True), Process(loaded=True), BootStamp("m", "trace")
+    assert await stamp(first) != await stamp(second)
 
 
 async def test_an_id_never_stands_in_for_the_nonce_of_a_model_that_is_unloaded() -> None:

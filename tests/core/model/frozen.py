@@ -85,7 +85,7 @@ def freeze(world: World) -> tuple[Frozen, list[int]]:
             [
                 (
                     place(reader.ticket.begun_at_s),
-                    ledger._unsettled.since(reader.ticket),
+                    _since(ledger._unsettled, reader.ticket),
                     reader.stats,
                     reader.series,
                 )
@@ -136,15 +136,18 @@ def restore(world: World, frozen: Frozen) -> None:
     backend.series, backend.process, backend.life, backend.warms_up, backend.loading = numbers
     world.left = Left(*left)
     world.readers = [_restore_reader(reader) for reader in readers]
+    for reader in world.readers:
+        for boot in () if reader is None else reader.ticket.settled:
+            ledger._unsettled._let_go.setdefault(boot, 0)
 
 
 def _restore_reader(frozen: Frozen | str | None) -> Reader | None:
     if frozen is None:
         return None
     if isinstance(frozen, str):
-        return Reader(Ticket(-1, 0, 0), _NO_SAMPLE, 0)
+        return Reader(Ticket(-1, 0, {}), _NO_SAMPLE, 0)
     begun_at_s, since, stats, series = frozen
-    return Reader(Ticket(0, begun_at_s, -since), stats, series)
+    return Reader(Ticket(0, begun_at_s, {boot: -most for boot, most in since}), stats, series)
 
 
 def _freeze_ledger(ledger: Ledger, now_s: float) -> Frozen:
@@ -156,10 +159,16 @@ def _freeze_ledger(ledger: Ledger, now_s: float) -> Frozen:
             unsettled.doubtful,
             _by_boot(unsettled, now_s),
         ),
-        (epoch.boot, epoch.versions, epoch.marks),
+        (epoch.boot, epoch.versions, epoch.marks, epoch.elsewhere),
         (epoch.model.bound, epoch.model.high) if epoch.model else None,
         (epoch.process.bound, epoch.process.high) if epoch.process else None,
     )
+
+
+def _since(unsettled: Unsettled, ticket: Ticket) -> Frozen:
+    """What the ticket's reading may not show, by the process that it ended in."""
+    missing = [(boot, most - ticket.settled.get(boot, 0)) for boot, most in unsettled._let_go.items()]
+    return tuple(sorted([entry for entry in missing if entry[1]], key=str))
 
 
 def _by_boot(unsettled: Unsettled, now_s: float) -> Frozen:
@@ -175,12 +184,13 @@ def _restore_ledger(ledger: Ledger, frozen: Frozen, *, opened: int, now_s: float
     ledger.contested, ledger._rule, ledger._provable, ledger._warms_up = of_rule
     unsettled = ledger._unsettled
     unsettled.doubtful, recent = of_unsettled
-    unsettled._let_go, unsettled._pending = 0, sum([most for _, most in recent])
+    # A ticket is frozen as what it lacks, pending included: counted from here on, everything let go of is nothing.
+    unsettled._let_go = dict.fromkeys([boot for boot, _ in recent], 0)
     unsettled._recent.clear()
     unsettled._recent.extend([(now_s, most, boot) for boot, most in recent])
     ledger._readings = 0
-    boot, versions, marks = of_epoch
+    boot, versions, marks, elsewhere = of_epoch
     ledger._epoch = Epoch(
-        0, boot, versions, marks, Witness(*model) if model else None, Witness(*process) if process else None
+        0, boot, versions, marks, Witness(*model) if model else None, Witness(*process) if process else None, elsewhere
     )
     ledger._ids = count(opened + 1)

@@ -29,7 +29,7 @@ SMALL: dict[str, Case] = {
     # What always holds
     "one call, processes now known and now not": new_case(
         Bounds(calls=1, outcomes=ERRORS, boots=EITHER, stamps=EITHER, restarts=1, stale_lanes=True),
-        12_600,
+        12_824,
         QUIET,
         BY_PROCESS,
         OVERTAKEN,
@@ -62,7 +62,7 @@ SMALL: dict[str, Case] = {
         Bounds(calls=1, readers=2, restarts=1, outcomes=ERRORS), 14_362, "stale", OVERTAKEN
     ),
     "a restart, every process known": new_case(
-        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 26_800, QUIET_TWO, BY_PROCESS, CARRIED, LATER
+        Bounds(restarts=1, boots=KNOWN, stamps=KNOWN, stale_lanes=True), 26_779, QUIET_TWO, BY_PROCESS, CARRIED, LATER
     ),
     "a restart, no process known": new_case(
         Bounds(restarts=1), 25_312, QUIET_TWO, BY_PROCESS, OVERTAKEN, LATER, "quarantined", "quarantined ended by quiet"
@@ -72,7 +72,7 @@ SMALL: dict[str, Case] = {
     ),
     "statistics and metrics of different moments": new_case(
         Bounds(reloads=1, metrics=True, split=True, disciplined=True),
-        34_653,
+        52_539,
         "reload",
         REPLACED,
         OVERTAKEN,
@@ -94,7 +94,7 @@ SMALL: dict[str, Case] = {
     "an operator releases what is over": new_case(Bounds(releases=1, honest_releases=True), 4_912, QUIET_TWO),
     "an operator starts the ledger afresh": new_case(
         Bounds(fresh_starts=1, honest_releases=True, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        20_575,
+        20_485,
         QUIET_TWO,
         BY_PROCESS,
     ),
@@ -102,7 +102,7 @@ SMALL: dict[str, Case] = {
         Bounds(
             calls=1, warm_up_after=1, slow_load=True, reloads=1, marks=True, metrics=True, boots=KNOWN, stamps=KNOWN
         ),
-        4_175,
+        3_820,
         QUIET,
         REPLACED,
         "quarantined",
@@ -136,18 +136,18 @@ SMALL: dict[str, Case] = {
     "live: errors": new_case(Bounds(disciplined=True, outcomes=ERRORS), 4_128, QUIET_TWO, DOUBT, held=(COUNTED,)),
     "live: two versions": new_case(Bounds(disciplined=True, versions=("1", "2")), 4_937, QUIET_TWO, held=()),
     "live: a restart, every process known": new_case(
-        Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 6_130, QUIET_TWO, BY_PROCESS, held=()
+        Bounds(disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN), 6_085, QUIET_TWO, BY_PROCESS, held=()
     ),
     "live: a reload, every process known, metrics": new_case(
         Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True, marks=True),
-        20_037,
+        20_502,
         QUIET_TWO,
         REPLACED,
         held=(COUNTED,),
     ),
     "live: a reload that no number shows": new_case(
         Bounds(disciplined=True, reloads=1, boots=KNOWN, stamps=KNOWN, metrics=True),
-        13_413,
+        13_741,
         QUIET_TWO,
         REPLACED,
         held=(OLD, COUNTED),
