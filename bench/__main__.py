@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("scenario", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: {', '.join(QUICK)}")
     parser.add_argument("--all", action="store_true", help="every scenario")
     parser.add_argument("--full", action="store_true", help="more and longer rounds")
+    parser.add_argument("--rounds", type=int, help="runs of each measurement, instead of 3 (with --full 5)")
+    parser.add_argument("--seconds", type=float, help="length of one run, instead of 1.2 (with --full 3)")
     parser.add_argument("--first", action="store_true", help="run before other work of this machine (needs root)")
     parser.add_argument("--targets", nargs="+", choices=list(STARTS), help="instead of all that are installed")
     parser.add_argument("--out", type=Path, default=Path(".bench/results"), help="folder for JSON and plots")
@@ -54,6 +56,7 @@ def main() -> None:
     tables: list[Table] = []
     with ExitStack() as stack:
         lab = Lab(stack, targets, quick=not options.full, first=options.first)
+        lab.rounds, lab.seconds = options.rounds or lab.rounds, options.seconds or lab.seconds
         for name in options.scenario or (SCENARIOS if options.all else QUICK):
             for table in SCENARIOS[name](lab):
                 print(f"\n{table.text()}", flush=True)
