@@ -30,9 +30,9 @@ async def settle_sessions(count: Callable[[], int]) -> None:
 
     While 100,000 sessions came to live, full passes stopped the service eleven times, for 1.6 s at the longest; with
     this 63 times, for 29 ms at the longest (docs/performance.md). A session that ends is given back without the
-    collector, but whatever else lives in the moment of settling and becomes a cycle later is not found any more. That is
-    bounded by how seldom it is done, once per `SESSIONS_STEP` more sessions than before, and when nearly none are left
-    everything is walked.
+    collector, but whatever else lives in the moment of settling and becomes a cycle later is not found any more. That
+    is bounded by how seldom it is done, once per `SESSIONS_STEP` more sessions than before, and when few are left
+    all is walked.
 
     Args:
         count: how many sessions live now.
