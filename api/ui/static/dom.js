@@ -13,10 +13,12 @@ import { cut } from "./format.js";
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "text") made.textContent = String(value ?? "");
+    if (name === "text") made.textContent = visible(String(value ?? ""));
     else set(made, name, value);
   }
-  made.append(...children.filter((child) => child !== null));
+  made.append(
+    ...children.filter((child) => child !== null).map((child) => (typeof child === "string" ? visible(child) : child)),
+  );
   return made;
 }
 
@@ -43,8 +45,16 @@ export function mark(element, values) {
 
 /** Sets an element's text; touches nothing if it is so already. */
 export function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const told = visible(text);
+  if (element.textContent !== told) element.textContent = told;
 }
+
+/** The text with a name for each character that would only change how others look: no name passes for another. */
+function visible(text) {
+  return text.replace(UNSEEN, (char) => `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 /** Shows or hides an element. */
 export function show(element, shown) {

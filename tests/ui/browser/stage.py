@@ -41,14 +41,14 @@ class Stage:
         folder: where its configuration is.
         process: the process.
         backend: base URL of what is behind it.
-        break_calls: breaks the connections that carry calls.
+        reset_calls: resets the connections that carry calls; how many there were.
     """
 
     url: str
     folder: Path
     process: subprocess.Popen[bytes]
     backend: str
-    break_calls: Callable[[], object]
+    reset_calls: Callable[[], int]
 
     def admin(self, path: str = "identities", body: object = None) -> dict[str, Any]:
         """What `/admin` answers."""
@@ -91,10 +91,18 @@ class Stage:
         self.wait_for(model, lambda told: told["claimsTotal"] > before and told["claims"][-1]["delivered"])
         self.break_calls()
 
+    def break_calls(self, count: int = 1) -> None:
+        """Breaks the connections of so many calls, as soon as what lies between has them."""
+        for _ in attempts():
+            count -= self.reset_calls()
+            if count <= 0:
+                return
+        raise AssertionError(f"{count} calls have not come through")
+
     def clear(self) -> None:
         """No call is left, be it open or broken."""
         for _ in attempts():
-            self.break_calls()
+            self.reset_calls()
             self.admin("restart", {"identity": "all", "reason": "between two tests"})
             if not any(each["claimsTotal"] or each["queue"]["waiting"] for each in self.admin()["identities"]):
                 return

@@ -119,7 +119,6 @@ def test_a_restart_that_waits_can_be_given_up(visitor: Visitor, stage: Stage) ->
     stage.wait_for("slow", lambda told: told["handsOutCredits"])
     assert stage.wait_states("slow", running=1, reconciling=1)["epoch"] == before["epoch"]
     assert newest_act(stage)["result"] == "interrupted"
-    stage.break_calls()
 
 
 def test_draining_and_its_end(visitor: Visitor, stage: Stage) -> None:

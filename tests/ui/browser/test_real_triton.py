@@ -49,7 +49,7 @@ def test_calls_break_triton_dies_and_comes_back_and_reloads(
             first = visitor.agrees(stage)["identities"][1]
             assert (first["epoch"], first["credits"]["free"]) == (1, 1)
 
-            stage.break_calls()
+            stage.break_calls(2)
             stage.wait_states("slow", reconciling=2)
             assert visitor.agrees(stage)["identities"][1]["polling"]
             expect(events.first).to_contain_text("triton:slow: the connection of a call broke")
