@@ -163,6 +163,7 @@ ROUTES = [
     Route("GET", "/readyz"),
     Route("GET", "/capabilities"),
     Route("GET", "/openapi.json"),
+    *(Route("GET", path) for path in ("/ui", "/ui/", "/ui/main.js")),
     Route("GET", "/daemon/status"),
     Route("GET", "/metrics"),
     *(Route(method, path, {} if method == "POST" else None) for method, path in OF_TRITON),
