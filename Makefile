@@ -25,9 +25,14 @@ run: $(VENV)/.run-ready ## Start a real Triton with demo models and the governor
 	@PORT=$(PORT) TRITON_PORT=$(TRITON_PORT) RUN_DIR=$(RUN_DIR) $(if $(TRITON),TRITON=$(TRITON)) exec $(PY) -m governor.demo
 
 ##@ Test it
-.PHONY: test test-evidence test-slow test-real test-client test-ui check fmt types lint layers ci
-test: $(VENV)/.dev-ready ## Run the tests (under five minutes; starts a real Triton where one can run)
-	$(PY) -m pytest -m "not slow" --ignore=tests/evidence --ignore=tests/ui/browser $(PYTEST_ARGS)
+.PHONY: test test-edges test-evidence test-slow test-real test-client test-ui check fmt types lint layers ci
+# What starts a real Triton, Node, a browser or an installation of its own has a target of its own.
+EDGES := tests/contract tests/demo tests/e2e tests/interop
+test: $(VENV)/.dev-ready ## Run the tests (under five minutes)
+	$(PY) -m pytest -m "not slow" $(patsubst %,--ignore=%,$(EDGES) tests/evidence tests/ui/browser) $(PYTEST_ARGS)
+
+test-edges: $(VENV)/.dev-ready ## Hold the service against a real Triton, Triton's clients, the npm client and the demo
+	$(PY) -m pytest -m "not slow" $(EDGES) $(PYTEST_ARGS)
 
 test-evidence: $(VENV)/.dev-ready ## Hold the evidence rules against a real Triton that is killed, reloaded, lied about
 	$(PY) -m pytest -m "not slow" tests/evidence $(PYTEST_ARGS)
@@ -61,7 +66,7 @@ fmt: $(VENV)/.dev-ready ## Format and fix what can be fixed
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-ci: check test test-evidence test-client test-ui ## All that continuous integration runs
+ci: check test test-edges test-evidence test-client test-ui ## All that continuous integration runs
 
 ##@ Measure it
 .PHONY: bench bench-full bench-peers bench-triton bench-admission bench-client
