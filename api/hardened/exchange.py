@@ -73,6 +73,7 @@ class Exchange:
         self._reader = reader
         self.writer = ResponseWriter(method=reader.method, version=reader.version)
         self._end_told = False
+        self._out = False
         self._head = b""
         self._left: trio.Event | None = None
         self._when_gone: list[Callable[[], None]] = []
@@ -113,7 +114,8 @@ class Exchange:
         if reader.complete and not self._end_told:
             self._end_told = True
             return {"type": "http.request", "body": b"", "more_body": False}
-        if self.gone or self.writer.complete or self._wire.left:
+        # A response that is still being written is not over: an application that hears otherwise cancels it.
+        if self.gone or self._out or self._wire.left:
             self.gone = self.gone or self._wire.left
             await trio.lowlevel.checkpoint()  # an application that ignores disconnects must not starve the rest
         else:
@@ -165,6 +167,7 @@ class Exchange:
         for piece in [b"".join((head, before, data, after))] if joined else [head + before, data, after]:
             if piece:
                 await self._write(piece)
+        self._out = not more
         if more:
             await trio.lowlevel.checkpoint()  # a write that does not wait is none
 

@@ -202,3 +202,28 @@ async def test_the_head_of_a_stream_leaves_with_the_first_body_message(first: by
         with trio.fail_after(2):
             while not (said.startswith(b"HTTP/1.1 200 ") and b"\r\n\r\n" in said and first in said):
                 said += await client.receive_some(1000)
+
+
+async def test_a_response_is_not_over_while_it_is_being_written() -> None:
+    """Frameworks ask for the disconnect beside their work, and cancel it: half an answer would be all a client got."""
+    size = 4_000_000
+
+    async def app(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await receive()
+        async with trio.open_nursery() as nursery:
+
+            async def cancel_at_disconnect() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await receive())["type"] == "http.disconnect"
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(cancel_at_disconnect)
+            await send(start(headers=[(b"content-length", str(size).encode())]))
+            await send(body(b"x" * size))
+            nursery.cancel_scope.cancel()
+
+    async with serving(app) as server, await connect(server.port, receive_buffer=4_096) as client:
+        await client.send_all(get("/"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        reply = await read_reply(client)
+        assert len(reply.body) == size
