@@ -35,7 +35,7 @@ BAD_STATISTICS: dict[str, tuple[Falsehood, str]] = {
     "status 500": (falsehoods.body(lambda _right: b'{"error":"no"}', status="500 Oh"), "http_status"),
     "10 MB": (falsehoods.body(lambda right: b" " * 10_000_000 + right), "bytes"),
     "cut off": (falsehoods.cut_off, "broke"),
-    "closed": (falsehoods.closed, "without sending a response"),
+    "closed": (falsehoods.closed, "the peer closed the connection"),
     "silent": (falsehoods.silent, "within"),
     "endless": (falsehoods.endless, "within"),
 }

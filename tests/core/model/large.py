@@ -25,20 +25,20 @@ from tests.core.model.judge import FOREIGN, RELOAD, WINDOW
 LARGE: dict[str, Case] = {
     "a reload that begins to warm up, metrics before statistics": new_case(
         Bounds(reloads=1, warm_up_after=1, marks=True, metrics=True, split=True, metrics_first=True, disciplined=True),
-        100_439,
+        110_244,
         QUIET_TWO,
         REPLACED,
     ),
     "a model that warms up, reloads and metrics": new_case(
         Bounds(reloads=2, warm_up=1, warm_up_after=1, metrics=True, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        65_843,
+        54_383,
         QUIET_TWO,
         REPLACED,
         "quarantined",
     ),
     "a reload that begins to warm up, statistics before metrics": new_case(
         Bounds(calls=1, reloads=1, warm_up_after=1, marks=True, metrics=True, split=True),
-        5_844,
+        6_117,
         REPLACED,
     ),
     "a reload within the settle time": new_case(
@@ -63,7 +63,7 @@ LARGE: dict[str, Case] = {
             callers_leave=True,
             on_fall=OnFall.HOLD,
         ),
-        113_382,
+        114_555,
         QUIET,
         BY_PROCESS,
         OVERTAKEN,
@@ -83,7 +83,7 @@ LARGE: dict[str, Case] = {
             series_reset=True,
             on_fall=OnFall.HOLD,
         ),
-        620_453,
+        696_396,
         QUIET,
         BY_PROCESS,
         OVERTAKEN,
@@ -92,7 +92,7 @@ LARGE: dict[str, Case] = {
     "a restart, shown by other numbers": new_case(Bounds(restarts=1, marks=True), 33_509, QUIET_TWO, BY_PROCESS),
     "three calls, errors": new_case(Bounds(calls=3, outcomes=ERRORS), 151_340, QUIET_TWO),
     "three calls, a restart, every process known": new_case(
-        Bounds(calls=3, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 67_520, QUIET_TWO, BY_PROCESS, CARRIED
+        Bounds(calls=3, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True), 67_160, QUIET_TWO, BY_PROCESS, CARRIED
     ),
     "three calls, a reload, every process known": new_case(
         Bounds(calls=3, reloads=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
@@ -112,14 +112,14 @@ LARGE: dict[str, Case] = {
             boots=KNOWN,
             stamps=KNOWN,
         ),
-        104_353,
+        104_974,
         QUIET_TWO,
         BY_PROCESS,
         CARRIED,
     ),
     "a restart, processes now known and now not": new_case(
         Bounds(restarts=1, boots=EITHER, stamps=EITHER),
-        305_104,
+        321_160,
         QUIET_TWO,
         BY_PROCESS,
         CARRIED,
@@ -130,7 +130,7 @@ LARGE: dict[str, Case] = {
         Bounds(
             restarts=1, reloads=1, boots=EITHER, stamps=EITHER, slow_entry=True, on_fall=OnFall.HOLD, disciplined=True
         ),
-        580_831,
+        602_871,
         QUIET_TWO,
         BY_PROCESS,
         CARRIED,
@@ -151,7 +151,7 @@ LARGE: dict[str, Case] = {
     ),
     "a restart and a reload, metrics": new_case(
         Bounds(restarts=1, reloads=1, metrics=True, slow_entry=True),
-        190_823,
+        190_096,
         "reload",
         "unknown_fall",
         BY_PROCESS,
@@ -167,17 +167,17 @@ LARGE: dict[str, Case] = {
             boots=KNOWN,
             stamps=KNOWN,
         ),
-        219_896,
+        216_949,
         "reload",
         BY_PROCESS,
         REPLACED,
         CARRIED,
     ),
     "a restart and a reload, statistics and metrics of different moments": new_case(
-        Bounds(restarts=1, reloads=1, metrics=True, split=True), 623_930, "reload", "unknown_fall", BY_PROCESS, REPLACED
+        Bounds(restarts=1, reloads=1, metrics=True, split=True), 686_596, "reload", "unknown_fall", BY_PROCESS, REPLACED
     ),
     "a reload, metrics of earlier moments": new_case(
-        Bounds(reloads=1, metrics=True, split=True, slow_begin=True), 256_002, "reload", QUIET_TWO, REPLACED
+        Bounds(reloads=1, metrics=True, split=True, slow_begin=True), 239_759, "reload", QUIET_TWO, REPLACED
     ),
     "two versions, one goes or another comes, and a restart": new_case(
         Bounds(versions=("1", "2"), version_changes=1, restarts=1, disciplined=True),
@@ -193,7 +193,7 @@ LARGE: dict[str, Case] = {
         QUIET_TWO,
     ),
     "two readings at a time and a restart": new_case(
-        Bounds(readers=2, restarts=1, boots=KNOWN, stamps=KNOWN), 212_234, "stale", BY_PROCESS, QUIET_TWO
+        Bounds(readers=2, restarts=1, boots=KNOWN, stamps=KNOWN), 212_245, "stale", BY_PROCESS, QUIET_TWO
     ),
     "two readings at a time and errors": new_case(Bounds(readers=2, outcomes=ERRORS), 86_012, "stale", QUIET_TWO),
     "an ensemble": new_case(
@@ -203,7 +203,7 @@ LARGE: dict[str, Case] = {
     ),
     "an ensemble and a restart": new_case(
         Bounds(rule=ENSEMBLE, outcomes=ENSEMBLE_OUTCOMES, restarts=1, boots=KNOWN, stamps=KNOWN, disciplined=True),
-        47_806,
+        47_725,
         QUIET_TWO,
         BY_PROCESS,
     ),
@@ -211,7 +211,7 @@ LARGE: dict[str, Case] = {
         Bounds(warm_up=1, warm_up_after=1, restarts=1, reloads=1, on_fall=OnFall.HOLD), 130_798, QUIET_TWO, OVERTAKEN
     ),
     "a model that turns out to be an ensemble, and a restart": new_case(
-        Bounds(recounts=1, restarts=1, boots=KNOWN, stamps=KNOWN), 77_650, QUIET_TWO, BY_PROCESS
+        Bounds(recounts=1, restarts=1, boots=KNOWN, stamps=KNOWN), 77_582, QUIET_TWO, BY_PROCESS
     ),
     "deliveries are lost": new_case(Bounds(delivery_lost=True, restarts=1), 34_181, BY_PROCESS, "quarantined"),
     "two foreign calls": new_case(Bounds(foreign=2), 36_525, "contested", "contested no more", excuses=(FOREIGN,)),
@@ -225,7 +225,7 @@ LARGE: dict[str, Case] = {
     ),
     "live: a reload and a restart, every process known, metrics": new_case(
         Bounds(disciplined=True, reloads=1, restarts=1, boots=KNOWN, stamps=KNOWN, metrics=True, slow_restart=True),
-        39_312,
+        40_138,
         QUIET_TWO,
         REPLACED,
         held=(COUNTED, OLD),
@@ -238,7 +238,7 @@ LARGE: dict[str, Case] = {
     ),
     "live: three calls, a restart, every process known": new_case(
         Bounds(calls=3, disciplined=True, restarts=1, boots=KNOWN, stamps=KNOWN, slow_restart=True),
-        48_232,
+        48_034,
         QUIET_TWO,
         BY_PROCESS,
         held=(),
