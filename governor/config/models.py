@@ -140,7 +140,8 @@ class EvidenceConfig(Section):
     """What a falling counter ends where no boot identity is to be had: `restart` all broken claims, `seen`
     those that a reading saw after their delivery, `hold` none."""
     max_unprovable_age_ms: MillisecondsOrUnlimited = None
-    """Age at which a claim that nothing can prove is released all the same, counted as unproven."""
+    """Age, from the granting of its credit on, at which a claim that nothing can prove is released all the same,
+    counted as unproven."""
 
 
 class TokensConfig(Section):
