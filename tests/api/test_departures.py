@@ -276,8 +276,8 @@ def test_whoever_leaves_at_whatever_moment_leaves_nothing(route: Route) -> None:
             assert after in (untouched, stayed), moments
         if route.path.endswith("/prompt"):
             assert executions == 0, "of a prompt whose caller has no 202, the model hears nothing"
-    # Trio runs what is ready in any order, so a late answer may come after as little as two steps.
-    assert moments > (0 if route.late else 2), "the client really left in between"
+    # Trio runs what is ready in any order, so an answer may come after as little as two steps.
+    assert moments > (0 if route.late else 1), "the client really left in between"
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.passes], ids=str)
@@ -301,7 +301,7 @@ async def test_whoever_asks_for_what_passes_leaves_nothing(
             assert picture(up) == untouched, moments
             if exchange.complete and not route.streams:
                 break
-        assert moments > 2, "the client really left in between"
+        assert moments > 1, "the client really left in between"
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.body is not None and not route.late], ids=str)
