@@ -221,7 +221,7 @@ MUTANTS: dict[str, Mutant] = {
         "a first warm-up while the load is under way",
         (
             _in_ledger("_counted_by", "claim.crossed if by_process", "True if by_process"),
-            _in_ledger("_values", "any(claim.crossed for claim in self.claims.values())", "True"),
+            _in_ledger("_values", "if self._crossed and process", "if process"),
         ),
     ),
     "a dead process's last answer awaited for ever": Mutant(
