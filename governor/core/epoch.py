@@ -91,14 +91,14 @@ class Epoch:
             self.model.observe(value, by_model)
         if reading.process is None:
             return
-        elsewhere = rule.measure(reading.process) - value
-        value = rule.measure(reading.process)
+        by_all_loads = rule.measure(reading.process)
+        elsewhere = by_all_loads - value
         foreign = self.elsewhere is not None and elsewhere > self.elsewhere
         self.elsewhere = elsewhere if self.elsewhere is None else max(elsewhere, self.elsewhere)
-        if self.process is None or self.process.fell(value) or (foreign and not crossed):
-            self.process = Witness(bound=value + by_process, high=value)
+        if self.process is None or self.process.fell(by_all_loads) or (foreign and not crossed):
+            self.process = Witness(bound=by_all_loads + by_process, high=by_all_loads)
         else:
-            self.process.observe(value, by_process)
+            self.process.observe(by_all_loads, by_process)
 
 
 @dataclass(slots=True)
