@@ -7,8 +7,7 @@ the terminal event, gives the slot back and starts the next prompt, in that orde
 from __future__ import annotations
 
 import uuid
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,7 +15,7 @@ import trio
 
 from governor.clients import Clients
 from governor.core.events import SubscriberLimits
-from governor.core.prompts import Outcome, Prompt, PromptQueue, PromptState
+from governor.core.prompts import Outcome, PromptQueue, PromptState
 from governor.entrance import Entrance
 from governor.errors import (
     GovernorError,
@@ -27,8 +26,9 @@ from governor.errors import (
     ShutdownError,
 )
 from governor.generation import GENERATION_MS_MAX, Generation
-from governor.history import TurnHistory, TurnRecord, error_fields
+from governor.history import TurnHistory
 from governor.journal import SessionLog
+from governor.pending import PendingPrompt
 from governor.places import Places
 from governor.stream import EventStream
 from governor.totals import ServiceTotals
@@ -36,18 +36,17 @@ from governor.turn import run_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from governor.config import LimitsConfig
     from governor.errors import JsonValue
+    from governor.history import TurnRecord
     from governor.journal import Kept
-    from governor.tracing import PromptSpan, Tracer
+    from governor.tracing import Tracer
     from governor.turn import ServedModel
 
 __all__ = ["Admission", "EventStream", "Session"]
 
 _log = structlog.get_logger(__name__)
-_GATE_S_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +62,6 @@ class Admission:
     prompt_id: str
     last_event_id: int
     event_epoch: str
-
-
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """A pending prompt and what runs for it."""
-
-    prompt: Prompt
-    record: TurnRecord
-    retry: bool
-    on_settled: Callable[[TurnRecord], None] | None = None
-    silent: bool = False
-    gate: trio.Event = field(default_factory=trio.Event)
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    deadline_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    cancel_announced: bool = False
-    span: PromptSpan | None = None
-
-    def active(self) -> AbstractContextManager[object]:
-        """What is done inside belongs to the prompt's trace, if it has one."""
-        return self.span.active() if self.span is not None else nullcontext()
 
 
 class Session:
@@ -134,7 +113,7 @@ class Session:
         self._nursery = nursery
         self._now_ms = now_ms
         self._queue = PromptQueue(session_id, limits.max_pending_prompts_per_session)
-        self._turns: dict[str, _Turn] = {}
+        self._pending: dict[str, PendingPrompt] = {}
         self._generations: set[Generation] = set()
         self._idle_cancel_told = False
         self._entrance = entrance if entrance is not None else Entrance()
@@ -204,26 +183,27 @@ class Session:
         self._totals.prompts_admitted += 1
         _log.info("prompt_admitted", session=self.id, prompt=prompt.id, pending=self.pending_count)
         now_ms = self._now_ms()
-        turn = _Turn(prompt, self.history.admit(prompt.id, text, now_ms, originator), retry, on_settled)
+        record = self.history.admit(prompt.id, text, now_ms, originator)
+        pending = PendingPrompt(prompt, record, self.announce, retry, on_settled)
         if self._tracer is not None:
-            turn.span = self._tracer.prompt(self.id, prompt.id)
-        self._turns[prompt.id] = turn
+            pending.span = self._tracer.prompt(self.id, prompt.id)
+        self._pending[prompt.id] = pending
         self._idle_cancel_told = False
         self.touch()
         if prompt.queued_at_admission:
-            self._publish(turn, "pending_prompt_added", {"text": text, "queuedAt": now_ms})
+            pending.tell_queued()
         limit_ms = self._limits.prompt_deadline_ms
         if limit_ms is not None:
             effective_ms = min(limit_ms, deadline_ms) if deadline_ms is not None else limit_ms
-            self._nursery.start_soon(self._watch_deadline, turn, effective_ms)
+            self._nursery.start_soon(self._watch_deadline, pending, effective_ms)
         self._start_next()
         return admission
 
     def let_start(self, prompt_id: str) -> None:
         """The caller knows that its prompt was accepted, so the turn's events may reach it (S7)."""
-        turn = self._turns.get(prompt_id)
-        if turn is not None:
-            turn.gate.set()
+        pending = self._pending.get(prompt_id)
+        if pending is not None:
+            pending.told.set()
 
     def cancel(self, originator: str | None = None) -> None:
         """Ends the running prompt for its caller; its claim goes on. Queued prompts remain.
@@ -233,17 +213,17 @@ class Session:
         """
         running = self._queue.running
         if running is not None:
-            self._cancel_turn(self._turns[running.id], originator)
+            self._cancel_pending(self._pending[running.id], originator)
         elif not self._idle_cancel_told:
             self._idle_cancel_told = True
             self.announce("prompt_cancelled", {}, originator)
 
     def remove(self, prompt_id: str, originator: str | None = None) -> bool:
         """Takes one pending prompt out, queued or running. Returns False if it is not pending."""
-        turn = self._turns.get(prompt_id)
-        if turn is None:
+        pending = self._pending.get(prompt_id)
+        if pending is None:
             return False
-        self._cancel_turn(turn, originator, removed=turn.prompt.state is PromptState.QUEUED)
+        self._cancel_pending(pending, originator, removed=pending.prompt.state is PromptState.QUEUED)
         return True
 
     def withdraw(self, prompt_id: str) -> None:
@@ -366,7 +346,7 @@ class Session:
         Raises:
             SessionNotFoundError: the session was closed before.
         """
-        kept = await self._places.take(self._turns)
+        kept = await self._places.take(self._pending)
         if self.closed:
             raise SessionNotFoundError(self.id, closing=True)
         return kept
@@ -376,92 +356,75 @@ class Session:
     def _start_next(self) -> None:
         prompt = self._queue.start_next()
         if prompt is not None:
-            turn = self._turns[prompt.id]
-            turn.silent = turn.retry and self.history.last_error is not None
-            self.history.start(turn.record, self._now_ms())
-            self._nursery.start_soon(self._run, turn, name=f"turn {prompt.id}")
+            pending = self._pending[prompt.id]
+            pending.silent = pending.retry and self.history.last_error is not None
+            self.history.start(pending.record, self._now_ms())
+            self._nursery.start_soon(self._run, pending, name=f"turn {prompt.id}")
 
-    async def _run(self, turn: _Turn) -> None:
-        with turn.scope, turn.active():
-            await self._wait_until_told(turn)
+    async def _run(self, pending: PendingPrompt) -> None:
+        with pending.turn, pending.active():
+            await pending.wait_until_told()
             # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
             await trio.lowlevel.checkpoint_if_cancelled()
-            error = await self._answer(turn)
-            self._settle(turn, Outcome.COMPLETED if error is None else Outcome.FAILED, error)
+            error = await self._answer(pending)
+            self._settle(pending, Outcome.COMPLETED if error is None else Outcome.FAILED, error)
 
-    async def _answer(self, turn: _Turn) -> GovernorError | None:
+    async def _answer(self, pending: PendingPrompt) -> GovernorError | None:
         """Everything of a turn but its terminal event; returns why there is no whole answer."""
-        text = turn.record.text
         try:
-            if turn.prompt.queued_at_admission:
-                self._publish(turn, "pending_prompt_started", {"text": text})
-            if not turn.silent:
-                self._publish_chunk(turn, "user_message_chunk", text)
+            pending.tell_started(self._now_ms())
             await run_turn(
                 self.served,
-                text,
+                pending.record.text,
                 key=self.id,
-                request_id=turn.prompt.id,
+                request_id=pending.id,
                 max_answer_bytes=self._limits.max_answer_bytes,
-                emit=lambda piece: self._publish_chunk(turn, "agent_message_chunk", piece),
+                emit=pending.tell_piece,
             )
         except GovernorError as error:
             return error
         except Exception:  # noqa: BLE001  # a fault in one turn costs neither its terminal event (S7) nor others
-            _log.exception("turn_failed", session=self.id, prompt=turn.prompt.id)
+            _log.exception("turn_failed", session=self.id, prompt=pending.id)
             return GovernorError("internal error while running the turn")
         return None
 
-    async def _watch_deadline(self, turn: _Turn, deadline_ms: int) -> None:
-        with turn.deadline_scope:
-            await trio.sleep_until(turn.prompt.admitted_at_s + deadline_ms / 1000)
-            await self._wait_until_told(turn)
-            self._settle(turn, Outcome.FAILED, PromptDeadlineError(deadline_ms))
+    async def _watch_deadline(self, pending: PendingPrompt, deadline_ms: int) -> None:
+        with pending.deadline:
+            await trio.sleep_until(pending.prompt.admitted_at_s + deadline_ms / 1000)
+            await pending.wait_until_told()
+            self._settle(pending, Outcome.FAILED, PromptDeadlineError(deadline_ms))
 
-    async def _wait_until_told(self, turn: _Turn) -> None:
-        with trio.move_on_after(_GATE_S_MAX):
-            await turn.gate.wait()
-
-    def _cancel_turn(self, turn: _Turn, originator: str | None, *, removed: bool = False) -> None:
+    def _cancel_pending(self, pending: PendingPrompt, originator: str | None, *, removed: bool = False) -> None:
         if not removed:
-            self.announce("prompt_cancelled", {"promptId": turn.prompt.id}, originator, turn.prompt.id)
-        self._settle(turn, Outcome.CANCELLED, removed=removed)
+            pending.tell_cancelled(originator)
+        self._settle(pending, Outcome.CANCELLED, removed=removed)
 
     def _settle(
-        self, turn: _Turn, outcome: Outcome, error: GovernorError | None = None, *, removed: bool = False
+        self, pending: PendingPrompt, outcome: Outcome, error: GovernorError | None = None, *, removed: bool = False
     ) -> None:
         """Ends a prompt for its caller, once (S3, S7)."""
-        if turn.prompt.state is PromptState.SETTLED:
+        if pending.settled:
             return
-        self.history.settle(turn.record, outcome, error, self._now_ms())
-        if error is not None:
-            self._publish(turn, "turn_error", error_fields(error))
-        else:
-            self._publish(turn, "turn_complete", _completion(turn.record))
-        if turn.on_settled is not None:
-            turn.on_settled(turn.record)
-        if turn.prompt.queued_at_admission or removed:
-            self._publish(turn, "pending_prompt_completed", {"state": "removed" if removed else "completed"})
-        self._queue.settle(turn.prompt, outcome)
-        self._account(turn, outcome, error)
-        del self._turns[turn.prompt.id]
-        turn.scope.cancel()
-        turn.deadline_scope.cancel()
+        self.history.settle(pending.record, outcome, error, self._now_ms())
+        pending.tell_end(error, removed=removed)
+        self._queue.settle(pending.prompt, outcome)
+        self._account(pending, outcome, error)
+        del self._pending[pending.id]
+        pending.stop()
         self.touch()
-        self._places.settled(turn.prompt.id)
+        self._places.settled(pending.id)
         if not self.closed:
             self._start_next()
 
-    def _account(self, turn: _Turn, outcome: Outcome, error: GovernorError | None) -> None:
-        prompt = turn.prompt
-        if turn.span is not None:
-            turn.span.settled(outcome.value, error)
-        took_s = trio.current_time() - prompt.admitted_at_s
+    def _account(self, pending: PendingPrompt, outcome: Outcome, error: GovernorError | None) -> None:
+        if pending.span is not None:
+            pending.span.settled(outcome.value, error)
+        took_s = trio.current_time() - pending.prompt.admitted_at_s
         self._totals.prompts_s[outcome].observe(took_s)
         _log.info(
             "prompt_settled",
             session=self.id,
-            prompt=prompt.id,
+            prompt=pending.id,
             outcome=outcome.value,
             code=error.code if error is not None else None,
             took_s=round(took_s, 3),
@@ -475,8 +438,8 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        for turn in list(self._turns.values()):
-            self._settle(turn, Outcome.FAILED, error)
+        for pending in list(self._pending.values()):
+            self._settle(pending, Outcome.FAILED, error)
         for generation in list(self._generations):
             generation.stop(error)
         self.announce(event_type, data)
@@ -484,27 +447,3 @@ class Session:
         for callback in list(self.when_ended):
             callback()
         _log.info("session_closed", session=self.id, reason=data["reason"])
-
-    # Events
-
-    def _publish(self, turn: _Turn, event_type: str, data: dict[str, JsonValue]) -> None:
-        self.announce(event_type, {"promptId": turn.prompt.id, **data}, turn.record.originator, turn.prompt.id)
-
-    def _publish_chunk(self, turn: _Turn, variant: str, text: str) -> None:
-        if turn.prompt.state is PromptState.SETTLED:
-            return  # nothing of a turn follows its terminal event, even if its task has not noticed yet
-        update: dict[str, JsonValue] = {"sessionUpdate": variant, "content": {"type": "text", "text": text}}
-        if variant == "user_message_chunk":
-            update["_meta"] = {"serverTimestamp": self._now_ms(), "source": "bridge-echo"}
-        else:
-            turn.record.say(text)
-        self.announce("session_update", {"update": update}, turn.record.originator, turn.prompt.id)
-
-
-def _completion(record: TurnRecord) -> dict[str, JsonValue]:
-    """What `turn_complete` tells."""
-    told: dict[str, JsonValue] = {"stopReason": record.stop_reason}
-    if record.outcome is Outcome.CANCELLED and record.started_at_ms is not None and record.ended_at_ms is not None:
-        elapsed_ms = record.ended_at_ms - record.started_at_ms
-        told["promptCancelled"] = {"cancelledAt": record.ended_at_ms, "elapsedMs": elapsed_ms}
-    return told

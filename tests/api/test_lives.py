@@ -168,7 +168,7 @@ class Life:
             assert session.log.subscriber_count == 0
             assert not session.in_use
             assert len(session._places) == 0
-            assert not session._turns
+            assert not session._pending
             await self.check_events(session)
         assert self.up.free == 1
 
