@@ -12,6 +12,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 PY := $(VENV)/bin/python
+NOT_INSTALLED = { echo "Not installed: pip says above why. If it could not reach the package index, mend the network or set" \
+	"PIP_INDEX_URL; then run make again"; exit 1; }
 
 ##@ Use it
 .PHONY: help run
@@ -105,29 +107,32 @@ setup: $(VENV)/.dev-ready ## Make the virtual environment for development
 clean: ## Remove everything that make has made
 	rm -rf $(VENV) .venv-triton .node .bench $(RUN_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 
-$(VENV)/bin/python:
+# A stamp rather than the interpreter: one that was interrupted, or had no network, is there and has no pip or an old one.
+$(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found; install one or set PYTHON=/path/to/python"; exit 1; }
-	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "Creating $(VENV) with $$($(PYTHON) --version)" && $(PYTHON) -m venv $(VENV); } || \
+		{ echo "No virtual environment could be made in $(VENV): $(PYTHON) says above why. The folder must be writable;" \
+			"VENV=/another/folder makes it elsewhere"; exit 1; }
 	@# --group needs pip 25.1; -qq hides setuptools' advice about editable installs, errors still show
-	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-
-$(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing the governor into $(VENV)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1" || $(NOT_INSTALLED)
 	@touch $@
 
-$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing the governor into $(VENV)"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server]' || $(NOT_INSTALLED)
+	@touch $@
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing the governor and its tools into $(VENV)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server]' --group dev
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server]' --group dev || $(NOT_INSTALLED)
 	@touch $@ $(VENV)/.run-ready
 
 $(VENV)/.bench-ready: $(VENV)/.dev-ready
 	@echo "Installing what plots need into $(VENV)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group bench
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group bench || $(NOT_INSTALLED)
 	@touch $@
 
 $(VENV)/.ui-ready: $(VENV)/.dev-ready
 	@echo "Installing what drives a browser into $(VENV)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group ui
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt --group ui || $(NOT_INSTALLED)
 	@touch $@

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from governor.errors import ConfigError, JsonValue
 
 _OUR_OWN = {"api", "governor"}
+
+
+def command() -> int:
+    """What the installed command `governor` runs: `main`, for a process that is its own."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Until a command listens for signals by itself, Ctrl-C ends it without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,4 +163,4 @@ def _whole(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

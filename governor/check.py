@@ -150,7 +150,10 @@ class _Asker:
 
 
 def _because(error: Exception) -> str:
-    return show(str(error) or type(error).__name__)[1:-1]
+    cause: BaseException | None = error
+    while cause is not None and not str(cause):
+        cause = cause.__cause__ or cause.__context__  # an error of TLS has its words further down
+    return show(str(cause) if cause is not None else type(error).__name__)[1:-1]
 
 
 @dataclass
@@ -194,11 +197,10 @@ def _is_v2(backend: _Backend, answer: _Answer) -> bool:
     """Whether a KServe v2 server answers at the URL."""
     url = backend.config.url
     if not answer.status:
-        backend.say(
-            "error",
-            f"{url} cannot be used: {answer.reason}",
-            f'start Triton there, or correct the url of backend "{backend.config.name}"',
-        )
+        advice = f'start Triton there, or correct the url of backend "{backend.config.name}"'
+        if httpx.URL(url).scheme == "https":
+            advice += "; Triton itself speaks no TLS, so it is http:// unless something in front of it does"
+        backend.say("error", f"{url} cannot be used: {answer.reason}", advice)
         return False
     about = answer.table()
     name, version = about.get("name"), about.get("version")

@@ -121,6 +121,8 @@ async def _text(given: str | None) -> str:
         raise UsageError("no prompt: give it as an argument, or on standard input (- reads it from the terminal)")
     # Abandoned by Ctrl-C: a thread that reads cannot be told to stop, and ends with the process.
     data: bytes = await anyio.to_thread.run_sync(sys.stdin.buffer.read, _INPUT_BYTES_MAX + 1, abandon_on_cancel=True)
+    if not data:
+        raise UsageError("standard input was empty: give the prompt as an argument, or pipe it in")
     if len(data) > _INPUT_BYTES_MAX:
         raise UsageError(f"standard input has more than {_INPUT_BYTES_MAX} bytes")
     try:

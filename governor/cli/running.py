@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 from rich.console import Console
 
+from governor.cli.advice import advice
 from governor.client import (
     DaemonConnectionError,
     DaemonError,
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace, command: Callable[[], Awaitable[Exit]]) -> 
         return Exit.TIMED_OUT
     except DaemonError as error:
         code, fields = _verdict(error)
-        _say(options, code, str(error), fields)
+        _say(options, code, _sentence(error), fields, advice(error, options))
         return code
 
 
@@ -102,11 +103,17 @@ def _verdict(error: DaemonError) -> tuple[Exit, dict[str, JsonValue]]:
     return Exit.FAILED, {"code": None}
 
 
-def _say(options: argparse.Namespace, code: Exit, sentence: str, fields: dict[str, JsonValue]) -> None:
+def _sentence(error: DaemonError) -> str:
+    # A model's own words, such as "text_input is empty", would else pass for those of this command.
+    return f"the prompt failed ({error.code}): {error}" if isinstance(error, DaemonTurnError) else str(error)
+
+
+def _say(options: argparse.Namespace, code: Exit, sentence: str, fields: dict[str, JsonValue], to_do: str = "") -> None:
     if options.json:
-        print_json({"error": sentence, **fields, "exit": int(code)})
+        print_json({"error": sentence, **({"advice": to_do} if to_do else {}), **fields, "exit": int(code)})
     else:
-        error_console().print(f"governor: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        told = f"{sentence}. To do: {to_do}" if to_do else sentence
+        error_console().print(f"governor: {told}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: JsonValue) -> None:

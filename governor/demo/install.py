@@ -190,7 +190,14 @@ async def install(folder: Path, report: Report = lambda _sentence: None) -> Inst
 def _venv_in(folder: Path) -> Path:
     # Several checkouts may link to one installation; it is known by where it really is, and emptied if it is not.
     venv = (folder / VENV_NAME).resolve()
-    venv.mkdir(parents=True, exist_ok=True)
+    try:
+        venv.mkdir(parents=True, exist_ok=True)
+        (venv / _LOCK).open("ab").close()
+    except OSError as failed:
+        raise TritonSetupError(
+            f"Triton cannot be installed into {venv} ({failed.strerror}): make it a folder that you may write to,"
+            " or do without a real one (TRITON=simulated)"
+        ) from failed
     return venv
 
 
@@ -262,8 +269,13 @@ async def _run(command: list[str], log: Path) -> None:
                 command, stdin=b"", stdout=output, stderr=subprocess.STDOUT, env=_clean_environment()
             )
         except (OSError, subprocess.CalledProcessError) as failed:
+            how = f"exit code {failed.returncode}" if isinstance(failed, subprocess.CalledProcessError) else str(failed)
             told = "\n  ".join(["", *last_lines(log, 8)])
-            raise TritonSetupError(f"`{' '.join(command)}` failed ({failed}); see {log}:{told}") from failed
+            raise TritonSetupError(
+                f"Triton could not be installed. If the package index cannot be reached, mend the network or set"
+                f" PIP_INDEX_URL and try again, or do without a real one (TRITON=simulated)."
+                f" `{' '.join(command)}` failed ({how}); see {log}:{told}"
+            ) from failed
 
 
 def last_lines(log: Path, count: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import secrets
+import shlex
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,15 +85,20 @@ class Settings:
         """Make the run folder and take it for this process, as long as the returned file is open.
 
         Raises:
-            DemoError: another demonstration uses it, or a port is taken.
+            DemoError: another demonstration uses it, it cannot be written to, or a port is taken.
         """
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (self.run_dir / "lock").open("ab")
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            lock = (self.run_dir / "lock").open("ab")
+        except OSError as failed:
+            raise DemoError(
+                f"RUN_DIR={self.run_dir} cannot be used ({failed.strerror}): set it to a folder that you may write to"
+            ) from failed
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise DemoError(f"another run uses {self.run_dir}: stop it, or set RUN_DIR") from None
+            raise DemoError(f"Another run uses {self.run_dir}: stop it, or set RUN_DIR, PORT and TRITON_PORT") from None
         try:
             _must_be_free("PORT", self.port, self.port)
             _must_be_free("TRITON_PORT", self.triton_port, self.triton_port + 2)
@@ -119,32 +125,32 @@ prompt_deadline_ms = 600_000
 admin = "{self.admin_token}"
 
 [[backends]]
-name = "local"
+name = "triton"
 url = "{self.triton_url}"
 metrics_url = "{self.metrics_url}"
 
 [[models]]
 name = "sentiment"
-backend = "local"
+backend = "triton"
 slots = 2
 kind = "generate"
 
 [[models]]
 name = "storyteller"
-backend = "local"
+backend = "triton"
 slots = 1
 kind = "generate_stream"
 
 # Four instances in Triton and one slot here: a call too many would really execute, and show in work.jsonl.
 [[models]]
 name = "slow"
-backend = "local"
+backend = "triton"
 slots = 1
 kind = "generate"
 """
 
-    def hints(self) -> str:
-        """What to try, as commands for a shell."""
+    def hints(self, commands: Path) -> str:
+        """What to try, as commands for a shell; `commands` is the folder that has the command `governor`."""
         url = self.governor_url
         json_type = "-H 'content-type: application/json'"
         return f"""\
@@ -154,7 +160,9 @@ Triton        {self.triton_url}   (behind it; talk to the governor instead)
 Logs          {self.run_dir}/governor.log, {self.run_dir}/triton.log
 Work log      {self.worklog}   (when each execution really started and ended)
 
-Try, in another terminal:
+Try, in another terminal. This line lets it find the command `governor`, this server, and the operators' token:
+
+export PATH={shlex.quote(str(commands))}:$PATH GOVERNOR_URL={url} GOVERNOR_ADMIN_TOKEN={self.admin_token}
 
 1. Score a sentence:
 
@@ -171,6 +179,10 @@ curl -sN --max-time 4 -H 'Last-Event-ID: 0' {url}/session/$S/events
 
 curl -s -m 0.5 {url}/v2/models/slow/generate {json_type} -d '{{"text_input": "5"}}'; \\
 time curl -s {url}/v2/models/slow/generate {json_type} -d '{{"text_input": "1"}}'; cat {self.worklog}
+
+4. See the slots while you do that, live (Ctrl-C leaves it):
+
+governor watch
 
 Ctrl-C stops everything.
 """
@@ -191,4 +203,4 @@ def _must_be_free(name: str, first: int, last: int) -> None:
                 probe.bind((HOST, port))
             except OSError as failed:
                 why = "is taken" if failed.errno == errno.EADDRINUSE else f"cannot be used ({failed.strerror})"
-                raise DemoError(f"Port {port} {why}: set {name} to another number") from None
+                raise DemoError(f"Port {port} {why}: stop who has it, or set {name} to another number") from None

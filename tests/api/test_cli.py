@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -122,3 +124,19 @@ def test_the_module_runs_as_the_command_does() -> None:
     )
     assert done.returncode == 0
     assert done.stdout.startswith("governor ")
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_ctrl_c_before_anything_has_started_ends_it_without_a_traceback(command: str, tmp_path: Path) -> None:
+    fifo = tmp_path / "governor.toml"
+    os.mkfifo(fifo)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "api.cli", command, str(fifo)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    writer = os.open(fifo, os.O_WRONLY)  # as soon as it reads its configuration, which never comes
+    try:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[0] == b""
+        assert process.returncode == -signal.SIGINT
+    finally:
+        os.close(writer)

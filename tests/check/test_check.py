@@ -444,6 +444,17 @@ async def test_whatever_is_at_the_url_the_check_ends_with_a_finding(
     assert not report.ok
 
 
+async def test_https_where_plain_http_is_spoken_is_told_in_words(serve: Callable[..., Awaitable[Config]]) -> None:
+    plain = await serve(sending(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"))
+    url = plain.backends[0].url.replace("http:", "https:")
+    with trio.fail_after(5):
+        model = '[[models]]\nname = "m"\nbackend = "b"\nslots = 1\nkind = "infer"\n'
+        report = await check(parse_config(f'[[backends]]\nname = "b"\nurl = "{url}"\n{model}'), timeout_s=2)
+    line = bad(report)[0]
+    assert "SSL" in line
+    assert "Triton itself speaks no TLS, so it is http://" in line
+
+
 async def test_a_closed_port_and_an_unknown_host_are_findings() -> None:
     with trio.socket.socket() as unused:
         await unused.bind(("127.0.0.1", 0))

@@ -280,6 +280,40 @@ def test_watching_shows_a_call_as_it_comes_and_goes(token: str | None, governor_
     assert process.stderr.read() == b""
 
 
+# What to do about an error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "body", "to_do"),
+    [
+        (("status",), 401, {"error": "Unauthorized", "code": "unauthorized"}, "set GOVERNOR_TOKEN to the governor's"),
+        (("status",), 404, {"error": "Not Found"}, "look whether {url} is a governor; --url or GOVERNOR_URL says"),
+        (("admin", "audit"), 404, {"error": "no", "code": "not_found"}, "set tokens.admin in the governor's"),
+        (("status",), 500, {"error": "broken", "code": "internal_error"}, None),
+        (("status",), 200, "<html>", "look whether {url} is a governor; --url or GOVERNOR_URL says"),
+    ],
+)
+def test_an_error_says_what_to_do_where_there_is_something(
+    command: Command, arguments: tuple[str, ...], status: int, body: Any, to_do: str | None
+) -> None:
+    path = "/admin/audit.*" if arguments[0] == "admin" else "/readyz"
+    with fake_server(more=((f"GET {path}", refuse(status, body)),)) as server:
+        _, _, err = command(*arguments, url=server.url)
+        _, told, _ = command(*arguments, "--json", url=server.url)
+    if to_do is None:
+        assert ("To do" in err, "advice" in json.loads(told)) == (False, False)
+    else:
+        assert f". To do: {to_do.format(url=server.url)}" in err or to_do in err
+        assert to_do.format(url=server.url) in json.loads(told)["advice"]
+
+
+def test_nothing_on_standard_input_is_no_prompt(command: Command) -> None:
+    """`git diff | governor prompt` where nothing has changed."""
+    code, out, err = command("prompt", stdin=b"", url="http://127.0.0.1:9")
+    assert (code, out) == (Exit.USAGE, "")
+    assert err == "governor: standard input was empty: give the prompt as an argument, or pipe it in\n"
+
+
 # The operator
 
 
@@ -306,7 +340,11 @@ def test_the_operators_commands_against_a_governor(
     code, out, _ = command("admin", "audit", url=governor_url)
     assert (code, "a test" in out, "me (127.0.0.1)" in out) == (0, True, True)
     code, _, err = command("admin", "audit", "--admin-token", "wrong", url=governor_url)
-    assert (code, "Unauthorized" in err) == (Exit.FAILED, True)
+    assert code == Exit.FAILED
+    assert err.startswith("governor: GET /admin/audit: Unauthorized. To do: the token that was given is another; set")
+    monkeypatch.delenv("GOVERNOR_ADMIN_TOKEN")
+    code, _, err = command("admin", "audit", url=governor_url)
+    assert (code, "no token was given; set GOVERNOR_ADMIN_TOKEN to the" in err) == (Exit.FAILED, True)
 
 
 CLAIM = {"id": 4, "state": "quarantined", "releasable": True, "ageMs": 61250, "epoch": 1, "kind": "generate",

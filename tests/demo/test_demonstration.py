@@ -38,7 +38,7 @@ def free_base() -> int:
 
 
 class Demonstration:
-    def __init__(self, folder: Path, triton: str) -> None:
+    def __init__(self, folder: Path, triton: str, *, piped: bool = False) -> None:
         base = free_base()
         self.url = f"http://127.0.0.1:{base + 3}"
         self.run_dir = folder / "run"
@@ -53,8 +53,8 @@ class Demonstration:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "governor.demo"],
                 env={**os.environ, **ports},
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE if piped else output,
+                stderr=output,
             )
 
     def said(self) -> str:
@@ -79,8 +79,8 @@ class Demonstration:
 
 
 @asynccontextmanager
-async def demonstration(folder: Path, triton: str) -> AsyncIterator[Demonstration]:
-    demo = Demonstration(folder, triton)
+async def demonstration(folder: Path, triton: str, *, piped: bool = False) -> AsyncIterator[Demonstration]:
+    demo = Demonstration(folder, triton, piped=piped)
     try:
         yield demo
     finally:
@@ -121,6 +121,43 @@ async def test_child_that_dies_ends_everything_with_a_failure(tmp_path: Path) ->
         os.kill(int(line.split()[0]), signal.SIGKILL)
         assert await demo.exit_code() == 1
         assert "Triton ended by itself with exit code -9" in demo.said()
+        assert demo.left_running() == ""
+
+
+HANGS_BEFORE_IT_LISTENS_FOR_SIGNALS = """
+import sys, types
+module = types.ModuleType("governor.demo.demonstration")
+module.main = lambda: print("here", flush=True) or sys.stdin.read()
+sys.modules[module.__name__] = module
+from governor.demo.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_before_anything_has_started_ends_it_without_a_traceback() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS_BEFORE_IT_LISTENS_FOR_SIGNALS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"here\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[0] == b""
+    assert process.returncode == -signal.SIGINT
+
+
+async def test_ctrl_c_that_ends_its_reader_too_is_obeyed(tmp_path: Path) -> None:
+    """As in `make run | tee log`: the terminal sends it to both."""
+    async with demonstration(tmp_path, "simulated", piped=True) as demo:
+        reader = demo.process.stdout
+        assert reader is not None
+        await trio.to_thread.run_sync(reader.readline)
+        reader.close()
+        demo.process.send_signal(signal.SIGINT)
+        assert await demo.exit_code() == 0
+        assert demo.said() == ""
         assert demo.left_running() == ""
 
 

@@ -105,6 +105,12 @@ async def test_failed_installation_says_what_failed_and_is_tried_again(
     assert not (tmp_path / VENV_NAME / "governor-triton.json").exists()
 
 
+async def test_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / VENV_NAME).touch()
+    with pytest.raises(TritonSetupError, match=rf"cannot be installed into .*{VENV_NAME} \(.+TRITON=simulated"):
+        await install(tmp_path)
+
+
 async def test_one_installs_and_the_other_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     working = 0
 

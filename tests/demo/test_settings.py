@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import socket
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from governor.config import load_config
 from governor.demo.settings import DemoError, Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_ports_and_folder_come_from_the_environment() -> None:
@@ -66,7 +63,9 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
-        with pytest.raises(DemoError, match=f"Port {base + 1} is taken: set TRITON_PORT to another number"):
+        with pytest.raises(
+            DemoError, match=f"Port {base + 1} is taken: stop who has it, or set TRITON_PORT to another number"
+        ):
             settings.claim()
     settings.claim().close()
 
@@ -74,11 +73,22 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     base = free_base()
     settings = Settings(port=base + 3, triton_port=base, run_dir=tmp_path)
-    with settings.claim(), pytest.raises(DemoError, match=r"another run uses .*: stop it, or set RUN_DIR"):
+    with settings.claim(), pytest.raises(DemoError, match=r"Another run uses .*: stop it, or set RUN_DIR"):
         settings.claim()
     (tmp_path / "work.jsonl").write_text("old\n")
     with settings.claim():
         assert not settings.worklog.exists(), "a run begins with an empty work log"
+
+
+@pytest.mark.parametrize("taken", [".", "lock"])
+def test_folder_that_cannot_be_written_to_is_named(tmp_path: Path, taken: str) -> None:
+    run_dir = tmp_path / "run"
+    if taken == ".":
+        run_dir.touch()
+    else:
+        (run_dir / taken).mkdir(parents=True)
+    with pytest.raises(DemoError, match=r"RUN_DIR=.*/run cannot be used \(.+\): set it to a folder that you may write"):
+        Settings(run_dir=run_dir).claim()
 
 
 def test_configuration_it_writes_is_valid(tmp_path: Path) -> None:
@@ -100,12 +110,25 @@ def test_each_run_has_a_page_with_a_token_of_its_own(tmp_path: Path) -> None:
     file.write_text(settings.governor_config())
     token = load_config(file, environ={}).tokens.admin
     assert token == settings.admin_token != other.admin_token
-    assert f"http://127.0.0.1:4170/ui   (the token: {token})" in settings.hints()
+    assert f"http://127.0.0.1:4170/ui   (the token: {token})" in settings.hints(Path("/bin here"))
+    assert f"GOVERNOR_ADMIN_TOKEN={token}\n" in settings.hints(Path("bin"))
     assert token not in repr(settings)
 
 
+def test_hints_make_the_command_known_to_another_terminal() -> None:
+    hints = Settings(port=4171).hints(Path("/a folder/bin"))
+    assert "export PATH='/a folder/bin':$PATH GOVERNOR_URL=http://127.0.0.1:4171 GOVERNOR_ADMIN_TOKEN=" in hints
+    assert "\ngovernor watch\n" in hints
+
+
+def test_examples_of_the_documentation_name_the_backend_of_the_demonstration() -> None:
+    """`governor admin ... triton:storyteller` of docs/cli.md and docs/admin.md is to work against `make run`."""
+    backends = {model["backend"] for model in tomllib.loads(Settings().governor_config())["models"]}
+    assert backends == {"triton"}
+
+
 def test_hints_name_every_url_and_the_work_log() -> None:
-    hints = Settings(port=4171, triton_port=8100).hints()
+    hints = Settings(port=4171, triton_port=8100).hints(Path(".venv/bin"))
     for needed in (
         "http://127.0.0.1:4171/v2/models/sentiment/generate",
         "/events",
