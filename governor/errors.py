@@ -139,8 +139,11 @@ class UnknownIdentityError(CallerError):
     code = "unknown_identity"
     status = 404
 
-    def __init__(self, identity: str) -> None:
-        super().__init__(f'No identity has the id "{identity}"; GET /admin/identities lists them', identity=identity)
+    def __init__(self, identity: str, meant: str | None = None) -> None:
+        hint = f'did you mean "{meant}"? ' if meant is not None else ""
+        super().__init__(
+            f'No identity has the id "{identity}"; {hint}GET /admin/identities lists them', identity=identity
+        )
 
 
 class EpochChangedError(CallerError):

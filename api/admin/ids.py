@@ -7,6 +7,7 @@ path, and an identity keeps it for as long as its two names.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final
 
@@ -37,10 +38,12 @@ def find_key(keys: Iterable[IdentityKey], wanted: str) -> IdentityKey:
     Raises:
         UnknownIdentityError: there is none.
     """
-    for key in keys:
-        if identity_id(key) == wanted:
-            return key
-    raise UnknownIdentityError(wanted)
+    by_id = {identity_id(key): key for key in keys}
+    if wanted in by_id:
+        return by_id[wanted]
+    as_logged, alone = id_of_name(wanted), [known for known in by_id if known.partition(":")[2] == wanted]
+    meant = [as_logged] if as_logged in by_id else alone or get_close_matches(wanted, by_id, 1)
+    raise UnknownIdentityError(wanted, meant[0] if meant else None)
 
 
 def _escaped(model: str) -> str:

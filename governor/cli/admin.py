@@ -17,8 +17,10 @@ from governor.client.admin import ALL
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from governor.client import ClaimState, IdentityState, RestartReport
+    from governor.errors import JsonValue
 
 
 def identities(options: argparse.Namespace) -> int:
@@ -115,11 +117,26 @@ async def _audit(options: argparse.Namespace) -> Exit:
     for entry in page.entries:
         at_ms = entry.get("atMs")
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000)) if isinstance(at_ms, int) else ""
-        who = f"{entry.get('operator') or 'unnamed'} ({entry.get('address') or '-'})"
-        told = (when, entry.get("act"), entry.get("target"), entry.get("result"), who, entry.get("reason"))
+        told = (when, _act(entry), entry.get("target"), _result(entry), _who(entry), entry.get("reason"))
         table.add_row(*(Text(clean(str(item or ""))) for item in told))
     console().print(table)
     return Exit.DONE
+
+
+def _act(entry: Mapping[str, JsonValue]) -> str:
+    asked = entry.get("asked")
+    tried = isinstance(asked, dict) and asked.get("dryRun") is True
+    return f"{entry.get('act')}{' (dry run)' if tried else ''}"
+
+
+def _result(entry: Mapping[str, JsonValue]) -> str:
+    return ": ".join(str(told) for told in (entry.get("result"), entry.get("code")) if told)
+
+
+def _who(entry: Mapping[str, JsonValue]) -> str:
+    """Who says they did it and from where; a signal has neither."""
+    address = entry.get("address")
+    return f"{entry.get('operator') or 'unnamed'} ({address})" if address else str(entry.get("by") or "")
 
 
 async def _all_identities(admin: AdminClient) -> list[IdentityState]:

@@ -7,6 +7,7 @@ import math
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from governor.cli import completion
 
@@ -67,13 +68,15 @@ def _add_admin(commands: Commands) -> None:
     restart = _command(
         acts, "restart", "forget all broken claims: their slots are free, without proof", "admin:restart"
     )
-    which = restart.add_argument("identity", nargs="?", metavar="IDENTITY", help="BACKEND:MODEL; see `identities`")
+    which = restart.add_argument(
+        "identity", nargs="?", type=_identity, metavar="IDENTITY", help="BACKEND:MODEL; see `identities`"
+    )
     restart.add_argument("--all", action="store_true", help="every identity")
     restart.add_argument(
         "--drain-ms", type=_whole, default=0, metavar="MS", help="first wait for the running calls (0)"
     )
     release = _command(acts, "release", "forget one broken claim: its slot is free, without proof", "admin:release")
-    whose = release.add_argument("identity", metavar="IDENTITY", help="BACKEND:MODEL; see `identities`")
+    whose = release.add_argument("identity", type=_identity, metavar="IDENTITY", help="BACKEND:MODEL; see `identities`")
     release.add_argument("claim", type=_whole, metavar="CLAIM", help="the claim's number; see `identities`")
     for act in (restart, release):
         act.add_argument("--reason", required=True, help="why; the audit log keeps it")
@@ -126,6 +129,15 @@ def _positive(text: str) -> int:
     if not (number := _whole(text)):
         raise argparse.ArgumentTypeError("0 is too few")
     return number
+
+
+def _identity(text: str) -> str:
+    """The id of an identity, also of one as the log and the audit log write it: `backend/model`."""
+    backend, slash, model = text.partition("/")
+    if not slash or ":" in backend:
+        return text
+    escaped = quote(model, safe="").replace("~", "%7E").replace("%", "~")
+    return f"{backend}:{escaped}"
 
 
 def _seconds(text: str) -> float:

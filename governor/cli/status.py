@@ -53,7 +53,7 @@ async def _status(options: argparse.Namespace) -> Exit:
 
 def _show(told: Mapping[str, JsonValue], rows: list[board.Row]) -> None:
     out = console()
-    state = "shutting down" if told["draining"] else "ready" if told["ready"] else "not ready"
+    state = "draining: nothing new is accepted" if told["draining"] else "ready" if told["ready"] else "not ready"
     style = "green" if state == "ready" else "red"
     out.print(Text.assemble(f"{told['url']}  governor {told['version']}  ", (state, style)))
     out.print(

@@ -66,7 +66,7 @@ class Picture:
         self._more_claims = len(odd) - len(self._claims)
         self._summary = f"{state.live_sessions} sessions, {state.pending_prompts} prompts pending"
         if state.draining:
-            self._summary += ", shutting down"
+            self._summary += ", stopping" if state.stopping else ", draining: nothing new is accepted"
 
     def show_metrics(self, metrics: str) -> None:
         """The metrics were read."""

@@ -139,11 +139,14 @@ class AdminState:
 
     Attributes:
         at_ms: the moment, in Unix milliseconds.
+        draining: nothing new is accepted, because an operator wants it so or the governor is stopping.
+        stopping: it is stopping.
         identities: a page of them; `next_after` is what to ask for to get the next one, None behind the last.
     """
 
     at_ms: int
     draining: bool
+    stopping: bool
     live_sessions: int
     pending_prompts: int
     identities: tuple[IdentityState, ...]
@@ -162,6 +165,7 @@ class AdminState:
         return cls(
             at_ms=whole_of(raw, "atMs") or 0,
             draining=flag_of(raw, "draining"),
+            stopping=flag_of(raw, "stopping"),
             live_sessions=whole_of(sessions, "live") or 0,
             pending_prompts=whole_of(sessions, "pendingPrompts") or 0,
             identities=tuple(IdentityState.decode(item, label) for item in objects_of(raw, "identities")),

@@ -377,6 +377,19 @@ async def test_an_unknown_identity_is_told(autojump_clock: MockClock) -> None:
             assert (answer.status, answer.code) == (404, "unknown_identity"), wanted
 
 
+@pytest.mark.parametrize(("wanted", "meant"), [("b/m", "b:m"), ("m", "b:m"), ("b:n", "b:m"), ("something-else", None)])
+async def test_an_identity_that_is_almost_right_is_told_what_was_meant(
+    wanted: str, meant: str | None, autojump_clock: MockClock
+) -> None:
+    """The log writes `b/m`, and an operator copies it."""
+    async with service(tokens=TOKENS) as up:
+        body = {"identity": wanted, "reason": "why"}
+        answer = await up.ask("POST", "/admin/restart", headers=AS_ADMIN, body=body)
+        assert answer.code == "unknown_identity"
+        hint = f'did you mean "{meant}"? ' if meant is not None else ""
+        assert answer.json["error"] == f'No identity has the id "{wanted}"; {hint}GET /admin/identities lists them'
+
+
 async def test_the_live_state_begins_with_the_whole_and_goes_on_with_changes(autojump_clock: MockClock) -> None:
     """D13: at once, in the shape of the list; nothing while only time passes."""
     async with service(tokens=TOKENS) as up, watching(up) as feed:

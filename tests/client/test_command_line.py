@@ -13,20 +13,25 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
+from rich.console import Console
 
 from api.cli import main
 from governor.cli import board
 from governor.cli.running import Exit, clean
 from governor.cli.tables import HEADINGS, duration
-from governor.client import CreateSessionRequest, SyncAdminClient, SyncDaemonClient
+from governor.cli.watch import Picture
+from governor.client import AdminState, CreateSessionRequest, SyncAdminClient, SyncDaemonClient
 from tests.client.conftest import ADMIN_TOKEN
 from tests.client.fake import SESSION, accept, chunk, complete, fake_server, tell, wait_until
 from tests.client.test_reservations_hostile import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from governor.errors import JsonValue
 
     Command = Callable[..., tuple[int, str, str]]
 
@@ -335,16 +340,49 @@ def test_the_operators_commands_against_a_governor(
     assert (code, json.loads(out)["code"], err) == (Exit.FAILED, "epoch_changed", "")
     code, out, _ = command("admin", "restart", "--all", "--reason", "all", "--yes", "--json", url=governor_url)
     assert (code, json.loads(out)["restarted"]) == (0, 3)
-    code, _, err = command("admin", "release", "triton:slow", "99", "--reason", "x", "--yes", url=governor_url)
+    code, _, err = command("admin", "release", "triton/slow", "99", "--reason", "x", "--yes", url=governor_url)
     assert (code, "has no claim 99" in err) == (Exit.FAILED, True)
     code, out, _ = command("admin", "audit", url=governor_url)
-    assert (code, "a test" in out, "me (127.0.0.1)" in out) == (0, True, True)
+    assert (code, "a test" in out, "me (127.0.0.1)" in out, "refused: epoch_changed" in out) == (0, True, True, True)
     code, _, err = command("admin", "audit", "--admin-token", "wrong", url=governor_url)
     assert code == Exit.FAILED
     assert err.startswith("governor: GET /admin/audit: Unauthorized. To do: the token that was given is another; set")
     monkeypatch.delenv("GOVERNOR_ADMIN_TOKEN")
     code, _, err = command("admin", "audit", url=governor_url)
     assert (code, "no token was given; set GOVERNOR_ADMIN_TOKEN to the" in err) == (Exit.FAILED, True)
+
+
+def test_the_audit_log_tells_tries_from_acts_and_signals_from_people(command: Command) -> None:
+    acts = [
+        {"id": 2, "atMs": 2, "act": "reload", "by": "SIGHUP", "address": None, "result": "refused",
+         "code": "config_invalid"},
+        {"id": 1, "atMs": 1, "act": "reload", "by": "admin token", "address": "::1", "result": "done", "code": None,
+         "asked": {"dryRun": True}},
+    ]  # fmt: skip
+    with fake_server(more=(("GET /admin/audit.*", refuse(200, {"entries": acts})),)) as server:
+        _, out, _ = command("admin", "audit", "--admin-token", "t", url=server.url)
+    _, signalled, tried = out.splitlines()
+    assert re.search(r"reload +refused: config_invalid +SIGHUP", signalled)
+    assert re.search(r"reload \(dry run\) +done +unnamed \(::1\)", tried)
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"), [("b/m", "b:m"), ("b/modèle ~1", "b:mod~C3~A8le~20~7E1"), ("b:m", "b:m"), ("b:x/y", "b:x/y")]
+)
+def test_an_identity_may_be_given_as_the_log_writes_it(told: str, asked: str, command: Command) -> None:
+    with fake_server() as server:
+        command("admin", "release", told, "4", "--reason", "why", "--admin-token", "t", "--yes", url=server.url)
+        assert [request.path for request in server.requests] == [f"/admin/identities/{quote(asked, safe='')}"]
+
+
+def test_a_drained_governor_is_not_said_to_be_shutting_down() -> None:
+    for stopping, words in ((False, "draining: nothing new is accepted"), (True, "stopping")):
+        picture = Picture("http://there")
+        state: JsonValue = {"draining": True, "stopping": stopping, "identities": []}
+        picture.show_state(AdminState.decode(state, "a state"))
+        out = Console(file=io.StringIO(), width=200)
+        out.print(picture)
+        assert f"0 prompts pending, {words}\n" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
 CLAIM = {"id": 4, "state": "quarantined", "releasable": True, "ageMs": 61250, "epoch": 1, "kind": "generate",
