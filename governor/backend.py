@@ -11,6 +11,7 @@ from trio_util import AsyncBool
 
 from governor.errors import BackendUnavailableError, GovernorError
 from governor.reads import Reads
+from governor.triton.failures import of_question
 from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_server, model_ready, server_ready
 
@@ -74,7 +75,9 @@ async def check_server(config: BackendConfig, models: Collection[str], known: Se
             if not await model_ready(lane, model, timeout_ms=_CHECK_TIMEOUT_MS)
         }
     except GovernorError as error:
-        return BackendStatus(problem=error.message, reachable=not isinstance(error, BackendUnavailableError))
+        return BackendStatus(
+            problem=of_question(error.message), reachable=not isinstance(error, BackendUnavailableError)
+        )
     finally:
         lane.close()
     return BackendStatus(problem=None, model_problems=problems, server=server)

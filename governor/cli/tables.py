@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -23,14 +24,17 @@ _BAR_MAX = 10
 _ALARMING = {"reconciling": "yellow", "awaiting_baseline": "yellow", "quarantined": "bold red", "timed_out": "cyan"}
 
 
-def identities(rows: Iterable[Row]) -> Table:
-    """One line for each identity: slots, what holds them, who waits."""
+def identities(rows: Iterable[Row]) -> Group:
+    """One line for each identity: slots, what holds them, who waits; below, a line for each thing out of the ordinary.
+
+    These are sentences: in a column of their own, on a terminal of 80 columns, they would stand a word a line.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("identity", no_wrap=True)
     table.add_column("slots", no_wrap=True)
     for name in HEADINGS:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    remarks = []
     for row in rows:
         prompts = "-" if row.pending is None else str(row.pending)
         table.add_row(
@@ -39,9 +43,9 @@ def identities(rows: Iterable[Row]) -> Table:
             *(_number(state, count) for state, count in row.states.items()),
             _number("waiting", row.waiting),
             Text(prompts),
-            Text("; ".join(map(clean, row.notes)), style="yellow"),
         )
-    return table
+        remarks += [_remark(row.identity, note, "yellow") for note in row.notes]
+    return Group(table, *remarks)
 
 
 def slots(row: Row) -> Text:
@@ -53,11 +57,12 @@ def slots(row: Row) -> Text:
     return Text.assemble(("\u25a0" * filled, style), ("\u25a1" * max(0, empty), "dim"), f" {taken}/{row.slots}")
 
 
-def claims(items: Iterable[tuple[str, ClaimState]]) -> Table:
-    """One line for each claim."""
+def claims(items: Iterable[tuple[str, ClaimState]]) -> Group:
+    """One line for each claim; below, why it is what it is."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("identity", "claim", "state", "age", "epoch", "serves", "why"):
+    for name in ("identity", "claim", "state", "age", "epoch", "serves"):
         table.add_column(name, overflow="fold", justify="right" if name in {"claim", "age", "epoch"} else "left")
+    reasons = []
     for identity, claim in items:
         table.add_row(
             Text(clean(identity)),
@@ -66,9 +71,14 @@ def claims(items: Iterable[tuple[str, ClaimState]]) -> Table:
             duration(claim.age_ms),
             str(claim.epoch if claim.epoch is not None else "-"),
             Text(clean(claim.serves)),
-            Text(clean(claim.quarantined or claim.broke or "")),
         )
-    return table
+        if why := claim.quarantined or claim.broke:
+            reasons.append(_remark(f"{identity} claim {claim.id}", why, _ALARMING.get(claim.state, "")))
+    return Group(table, *reasons)
+
+
+def _remark(about: str, sentence: str, style: str) -> Text:
+    return Text.assemble((f"{clean(about)}: ", "bold"), (clean(sentence), style))
 
 
 def happened(event: Mapping[str, JsonValue]) -> Text:

@@ -14,6 +14,7 @@ import structlog
 from governor.core.claims import ClaimEvent
 from governor.core.evidence import Life
 from governor.histogram import Histogram
+from governor.triton.failures import of_question
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -55,6 +56,7 @@ class Chronicle:
         self.service_s = Histogram()
         self.proof_lag_s = {ClaimEvent.QUIET: Histogram(), ClaimEvent.PROCESS_ENDED: Histogram()}
         self.reading_error: str | None = None
+        self._failures_told: set[str] = set()
         self._name = name
         self._breaks: dict[int, _Break] = {}
         self._contests_told = 0
@@ -82,15 +84,20 @@ class Chronicle:
         )
 
     def failed(self, error: GovernorError) -> None:
-        """A reading failed; said once, until something else is wrong."""
-        if self.reading_error != error.message:
-            self.reading_error = error.message
-            _log.warning("reading_failed", identity=self._name, error=error.message, code=error.code)
+        """A reading failed; each kind of failure is said once until a reading is had again.
+
+        Not each time that the words differ: an endpoint without its server may refuse now and hang up then.
+        """
+        self.reading_error = of_question(error.message)
+        if error.code not in self._failures_told:
+            self._failures_told.add(error.code)
+            _log.warning("reading_failed", identity=self._name, error=self.reading_error, code=error.code)
 
     def judged(self, verdict: Verdict, ledger: Ledger, now_s: float) -> None:
         """A reading was applied."""
         if self.reading_error is not None:
             self.reading_error = None
+            self._failures_told.clear()
             _log.info("readings_resumed", identity=self._name)
         if verdict.life in NEW_LIVES:
             now = ledger.snapshot()

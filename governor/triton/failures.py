@@ -6,7 +6,7 @@ Whose fault it is depends on the exception; what it means for the call depends o
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httptools
 import trio
@@ -21,6 +21,9 @@ from governor.triton.transport import StalledError
 
 if TYPE_CHECKING:
     from governor.errors import GovernorError
+
+
+_MAY_EXECUTE: Final = "; the call may still execute"
 
 
 class Fault(enum.Enum):
@@ -69,9 +72,14 @@ def failure(error: BaseException, *, origin: str, delivered: bool, ended: bool) 
         return BackendUnavailableError(f"{origin} did not take the request: {reason}")
     if fault is Fault.WIRE or ended:
         return ConnectionLostError(
-            f"The connection to {origin} broke before the answer was complete: {reason}; the call may still execute"
+            f"The connection to {origin} broke before the answer was complete: {reason}{_MAY_EXECUTE}"
         )
-    return BackendProtocolError(f"{origin} answered something that is not HTTP: {reason}; the call may still execute")
+    return BackendProtocolError(f"{origin} answered something that is not HTTP: {reason}{_MAY_EXECUTE}")
+
+
+def of_question(message: str) -> str:
+    """A failure's message where a question was asked, of which nothing executes."""
+    return message.replace(_MAY_EXECUTE, "")
 
 
 def reason_of(error: BaseException) -> str:

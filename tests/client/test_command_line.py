@@ -19,11 +19,11 @@ import pytest
 from rich.console import Console
 
 from api.cli import main
-from governor.cli import board
+from governor.cli import board, tables
 from governor.cli.running import Exit, clean
 from governor.cli.tables import HEADINGS, duration
 from governor.cli.watch import Picture
-from governor.client import AdminState, CreateSessionRequest, SyncAdminClient, SyncDaemonClient
+from governor.client import AdminState, ClaimState, CreateSessionRequest, SyncAdminClient, SyncDaemonClient
 from tests.client.conftest import ADMIN_TOKEN
 from tests.client.fake import SESSION, accept, chunk, complete, fake_server, tell, wait_until
 from tests.client.test_reservations_hostile import refuse
@@ -373,6 +373,17 @@ def test_an_identity_may_be_given_as_the_log_writes_it(told: str, asked: str, co
     with fake_server() as server:
         command("admin", "release", told, "4", "--reason", "why", "--admin-token", "t", "--yes", url=server.url)
         assert [request.path for request in server.requests] == [f"/admin/identities/{quote(asked, safe='')}"]
+
+
+def test_sentences_stand_below_the_tables_in_the_whole_width() -> None:
+    row = board.Row("triton:storyteller", 1, 0, dict.fromkeys(board.STATES, 0), 0, 0, ("the backend is down",))
+    claim = ClaimState.decode({**CLAIM, "broke": "The connection broke before the answer was complete"})  # type: ignore[dict-item]
+    out = Console(file=io.StringIO(), width=80)
+    out.print(tables.identities([row]), tables.claims([("triton:storyteller", claim)]))
+    lines = [line.rstrip() for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert "triton:storyteller: the backend is down" in lines
+    assert "triton:storyteller claim 4: E12" in lines
+    assert len(lines) == 6
 
 
 def test_a_drained_governor_is_not_said_to_be_shutting_down() -> None:

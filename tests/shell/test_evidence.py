@@ -245,6 +245,23 @@ async def test_the_same_fault_is_logged_once() -> None:
         assert len([line for line in logs if line["event"] == "reading_failed"]) == 1
 
 
+async def test_a_fault_that_changes_its_words_is_logged_once_for_each_kind() -> None:
+    """E9: the endpoint of a server that is away may refuse a connection now and hang up on one then."""
+    async with identity_bench() as bench:
+        await warm_up(bench)
+        await break_one(bench, 2)
+        with capture_logs() as logs:
+            for _ in range(10):
+                for fault in (Fault.REFUSED, Fault.LOST):
+                    bench.world.fault = fault
+                    await trio.sleep(2)
+            bench.world.fault = None
+            await trio.sleep(2)
+        told = [(line["event"], line.get("code")) for line in logs if line["event"].startswith("reading")]
+    kinds = [("reading_failed", "backend_unavailable"), ("reading_failed", "backend_connection_lost")]
+    assert told == [*kinds, ("readings_resumed", None)]
+
+
 # Somebody else calls.
 
 

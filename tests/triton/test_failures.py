@@ -8,7 +8,7 @@ import trio
 
 from governor.errors import BackendProtocolError, BackendUnavailableError, ConnectionLostError
 from governor.triton import parser, transport
-from governor.triton.failures import FAULTS, Fault, failure, fault_of, reason_of
+from governor.triton.failures import FAULTS, Fault, failure, fault_of, of_question, reason_of
 
 
 def _exceptions_of(module: object) -> list[type[Exception]]:
@@ -26,6 +26,16 @@ def test_no_exception_of_the_layers_below_is_unmapped(module: object) -> None:
     kinds = _exceptions_of(module)
     assert kinds
     assert [kind for kind in kinds if fault_of(_instance(kind)) is None] == []
+
+
+def test_of_a_question_nothing_is_said_to_execute() -> None:
+    """A health check that broke is no call: "may still execute" would send an operator after one."""
+    error = failure(trio.BrokenResourceError(), origin="http://b", delivered=True, ended=True)
+    assert error is not None
+    assert "may still execute" in error.message
+    asked = of_question(f"it could not be asked: {error.message}")
+    assert asked.startswith("it could not be asked: The connection to http://b broke before the answer was complete")
+    assert "execute" not in asked
 
 
 def test_what_is_no_failure_of_an_exchange_stays_what_it_is() -> None:
