@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from governor.errors import JsonValue
     from governor.identity import Identity
     from governor.triton.metadata import ModelFacts
-    from governor.triton.requestcheck import RequestHead
+    from governor.triton.requestcheck import Fault, RequestHead
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -183,8 +183,11 @@ def _refusal(head: RequestHead, told: _Told) -> RequestRefusedError | None:
         status, sentence = told.refusal
         return NotServedError(sentence, status=status)
     fault = find_fault(head, told.facts) if told.facts is not None else None
-    if fault is None:
-        return None
+    return refusal_of(fault) if fault is not None else None
+
+
+def refusal_of(fault: Fault) -> RequestRefusedError:
+    """The error of what Triton would answer."""
     kind = _KINDS.get(fault.status, RequestRefusedError)
     return kind(fault.sentence, status=fault.status)
 

@@ -168,6 +168,7 @@ _ALL: Final = (
     _of(TensorDataError),
     _of(NotServedError),
     _of(DecoupledModelError),
+    _invalid("invalid_encoding", "The body is not compressed as its `Content-Encoding` says."),
     _invalid("invalid_timeout", "`Triton-Timeout` is no whole number of microseconds."),
     _of(BodyBytesError, limit=count("Bytes.")),
     _of(ReadQueueFullError),

@@ -19,7 +19,7 @@ _TIMEOUT: Final = Parameter(
 _OF_A_CALL: Final = (
     "unknown_model", "credit_queue_full", "credit_wait_timeout", "daemon_draining", "backend_unavailable",
     "backend_timeout", "backend_connection_lost", "backend_protocol_error", "invalid_inference_request",
-    "invalid_tensor_data", "model_not_served", "decoupled_model", "invalid_timeout",
+    "invalid_tensor_data", "model_not_served", "decoupled_model", "invalid_timeout", "invalid_encoding",
     "too_many_body_bytes",
 )  # fmt: skip
 _KINDS: Final = {

@@ -1,10 +1,16 @@
-"""What is read of an inference request before it is passed on: its JSON if that is small, and how long it may wait."""
+"""What is read of an inference request before it is passed on: its JSON if that is small, and how long it may wait.
+
+Of `infer` requests of any size, compressed ones too, the shapes are looked at: Triton must not die of them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from governor.errors import InvalidRequestError
+from governor.errors import BodyTooLargeError, InvalidRequestError
+from governor.requests import refusal_of
+from governor.triton.hugeshapes import find_fatal_shape
 from governor.triton.outcomes import CallKind
 from governor.triton.requestcheck import CHECKED_BYTES_MAX, RequestHead
 
@@ -13,27 +19,91 @@ if TYPE_CHECKING:
 
 TIMEOUT_HEADER: Final = b"triton-timeout"
 """A caller's bound on its wait for a slot, in microseconds, as Triton's request parameter `timeout`."""
+UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Length of the JSON in a compressed request."""
 _LENGTH_HEADER: Final = b"inference-header-content-length"
+_ENCODINGS: Final = frozenset({b"gzip", b"deflate"})
+_PLAIN: Final = frozenset({None, b"", b"identity"})
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+
+
+class _Form(NamedTuple):
+    """How a request is written: its `Content-Encoding`, and what it says of the length of its JSON."""
+
+    encoding: bytes | None
+    length: bytes | None
+
+    @classmethod
+    def of(cls, fields: Iterable[tuple[bytes, bytes]]) -> _Form:
+        encoding, length = None, None
+        for name, value in fields:
+            # Of fields that are given twice Triton takes the first.
+            if name == b"content-encoding" and encoding is None:
+                encoding = value
+            elif name == _LENGTH_HEADER and length is None:
+                length = value
+        return cls(encoding, length)
+
+    @property
+    def json_bytes(self) -> int | None:
+        """Length of the JSON; None where all of the body is, or where Triton might take the field for any number."""
+        return int(self.length) if self.length is not None and self.length.isdigit() and len(self.length) < 10 else None
 
 
 def request_head(
-    fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version: str | None, body: bytes
+    fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version: str | None, body: bytes | memoryview
 ) -> RequestHead:
-    """The part of a request that can be checked."""
-    encoding, length = None, None
-    for name, value in fields:
-        if name == b"content-encoding" and encoding is None:
-            encoding = value
-        elif name == _LENGTH_HEADER and length is None:
-            length = value
-    if encoding not in {None, b"", b"identity"}:
+    """The part of a request that can be checked.
+
+    Raises:
+        RequestRefusedError: Triton would die of it, or may.
+        BodyTooLargeError: its JSON is compressed, and too long to look at.
+        InvalidRequestError: `invalid_encoding`: it is not compressed as it says.
+    """
+    form = _Form.of(fields)
+    if kind is CallKind.INFER:
+        _refuse_fatal_shapes(form, body)
+    if form.encoding not in _PLAIN:
         return RequestHead.of(kind, version, b"")
     size = len(body)
-    if kind is CallKind.INFER and length is not None:
-        size = int(length) if length.isdigit() and len(length) < 10 else 0
+    if kind is CallKind.INFER and form.length is not None:
+        size = form.json_bytes or 0
     if not 0 < size <= min(len(body), CHECKED_BYTES_MAX):
         return RequestHead.of(kind, version, b"")
-    return RequestHead.of(kind, version, body[:size], len(body) - size)
+    return RequestHead.of(kind, version, bytes(body[:size]), len(body) - size)
+
+
+def _refuse_fatal_shapes(form: _Form, body: bytes | memoryview) -> None:
+    size = form.json_bytes
+    if form.encoding in _PLAIN:
+        text: bytes | memoryview = body if size is None else memoryview(body)[:size]
+        fault = find_fatal_shape(text, body_bytes=len(body))
+    elif form.encoding in _ENCODINGS:
+        fault = find_fatal_shape(_unpacked(body, size), body_bytes=max(len(body), UNPACKED_BYTES_MAX))
+    else:
+        return  # Triton knows no other
+    if fault is not None:
+        raise refusal_of(fault)
+
+
+def _unpacked(body: bytes | memoryview, size: int | None) -> bytes:
+    """The JSON of a compressed request, or what there is of it if its end is missing, as Triton reads it."""
+    if size == 0:
+        return b""
+    longest = UNPACKED_BYTES_MAX + 1
+    try:
+        text = zlib.decompressobj(_GZIP_OR_ZLIB).decompress(body, min(size or longest, longest))
+    except zlib.error as error:
+        raise InvalidRequestError(
+            f"The body is not compressed as its Content-Encoding says: {error}", code="invalid_encoding"
+        ) from None
+    if len(text) > UNPACKED_BYTES_MAX:
+        raise BodyTooLargeError(
+            f"The JSON in the compressed body exceeds {UNPACKED_BYTES_MAX} bytes; send it uncompressed, or its tensors "
+            "as binary data",
+            limit=UNPACKED_BYTES_MAX,
+        )
+    return text
 
 
 def longest_wait_s(fields: Iterable[tuple[bytes, bytes]], head: RequestHead, longest_ms: int) -> float:
