@@ -14,6 +14,7 @@ from .errors import install_error_handlers
 from .guard import Guard
 from .inference import Inference
 from .metrics import GovernorCollector
+from .prompt_route import PromptRoute
 from .rate import RateLimiter
 from .receipts import Receipts
 from .refused import Refused
@@ -44,7 +45,7 @@ def create_app(governor: Governor, source: ConfigSource | None = None) -> Govern
     """The ASGI application of a governor. It owns no task: whoever runs the governor decides how long it lives.
 
     From the outside in: the guard bounds each request, the gate lets in who may come, inference passes to the
-    backends, and Quart has the other routes.
+    backends, prompts are accepted, and Quart has the other routes.
 
     Args:
         governor: whose.
@@ -62,7 +63,7 @@ def create_app(governor: Governor, source: ConfigSource | None = None) -> Govern
     install_error_handlers(app)
     app.before_request(check_rate)
     config = governor.config
-    gate = Gate(Inference(Receipts(app.asgi_app), governor), config)
+    gate = Gate(Inference(Receipts(PromptRoute(app.asgi_app, app)), governor), config)
     refused = Refused()
     guard = Guard(
         gate,

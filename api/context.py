@@ -13,11 +13,14 @@ from governor.operations import Operations
 
 from .acp.connection import Connections
 from .admin.stream import StateFeed
+from .callers import address_of, client_id_of, known_caller
 from .errors import SessionIdConflictError
 from .rate import RateLimiter, caller_name, tier_of
-from .wire import WORKSPACE_CWD, decode_client_id
+from .wire import WORKSPACE_CWD
 
 if TYPE_CHECKING:
+    from hypercorn.typing import HTTPScope
+
     from governor.operations import ConfigSource
     from governor.service import Governor
     from governor.session import Session
@@ -86,45 +89,40 @@ class GovernorApp(QuartTrio):
         self.acp = Connections(governor)
         self.loopback = is_loopback(governor.config.server.host)
 
+    def count_request(self, scope: HTTPScope) -> None:
+        """Counts a request, before anything else of it is looked at.
+
+        Raises:
+            RateLimitError: the caller has asked too often of late.
+            InvalidRequestError: `invalid_client_id`.
+        """
+        tier = tier_of(scope["method"], scope["path"])
+        if self.rate_limiter is None or tier is None:
+            return
+        caller = caller_name(loopback=self.loopback, address=address_of(scope), client_id=client_id_of(scope))
+        self.rate_limiter.take(caller, tier, trio.current_time())
+
 
 def this_app() -> GovernorApp:
     """The application of the current request."""
     return cast("GovernorApp", current_app)
 
 
-def caller_id() -> str | None:
-    """The client id of the current request; None for an anonymous caller.
+def this_scope() -> HTTPScope:
+    """The ASGI scope of the current request."""
+    return cast("HTTPScope", request.scope)
 
-    Raises:
-        InvalidRequestError: `invalid_client_id`: it can be none.
-    """
-    return decode_client_id(request.headers.get("X-Qwen-Client-Id"))
+
+def caller_id() -> str | None:
+    """As `client_id_of`, of the current request."""
+    return client_id_of(this_scope())
 
 
 def caller_of(session: Session) -> str | None:
-    """The client id of the current request, which the session must know; None for an anonymous caller.
-
-    Whoever asks this uses the session.
-
-    Raises:
-        InvalidRequestError: `invalid_client_id`: it is none of the session's.
-    """
-    client_id = caller_id()
-    session.clients.require(client_id)
-    session.touch()
-    return client_id
+    """As `known_caller`, of the current request."""
+    return known_caller(session, this_scope())
 
 
 async def check_rate() -> None:
-    """Counts the current request; runs before its route.
-
-    Raises:
-        RateLimitError: the caller has asked too often of late.
-        InvalidRequestError: `invalid_client_id`.
-    """
-    app = this_app()
-    tier = tier_of(request.method, request.path)
-    if app.rate_limiter is None or tier is None:
-        return
-    caller = caller_name(loopback=app.loopback, address=request.remote_addr or "unknown", client_id=caller_id())
-    app.rate_limiter.take(caller, tier, trio.current_time())
+    """As `count_request`, of the current request; runs before its route."""
+    this_app().count_request(this_scope())

@@ -1,10 +1,13 @@
-"""What becomes of a session whose caller never learned of it."""
+"""What becomes of a request whose client has left, and of a session whose caller never learned of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import trio
+    from hypercorn.typing import ASGIReceiveCallable
+
     from governor.service import Governor
     from governor.session import Session
 
@@ -15,3 +18,10 @@ def forget(governor: Governor, session: Session, client_id: str, *, made: bool) 
     used = len(session.clients) or session.in_use
     if made and not used and not session.closed:
         governor.close_session(session.id, reason="client_gone")
+
+
+async def cancel_when_gone(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:
+    """Cancels what is done for a client that leaves; for a server that does not offer `departure_of`."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

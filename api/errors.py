@@ -184,6 +184,14 @@ def error_response(error: GovernorError) -> Response:
     return response
 
 
+async def send_json(send: ASGISendCallable, body: dict[str, JsonValue], status: int = 200) -> None:
+    """The JSON answer of an ASGI callable, as `json_response` is a Quart route's."""
+    data = json.dumps(body).encode()
+    headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(data)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": data, "more_body": False})
+
+
 async def send_error(send: ASGISendCallable, error: GovernorError) -> None:
     """The answer of an ASGI callable to an error; nothing may have been sent yet."""
     body = json.dumps(error.body()).encode()

@@ -19,6 +19,7 @@ from governor.identity import CallRequest, CallState
 from governor.triton.outcomes import CallKind
 from governor.triton.wire import WireRequest, model_path
 
+from .departure import cancel_when_gone
 from .errors import WrongMethodError, send_error
 from .hardened import departure_of
 from .v2.bodies import SMALL_BYTES, BodyBudget, declared_bytes, read_body
@@ -148,7 +149,7 @@ class Inference:
                 await self._answer(scope, match, body, send)
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+            nursery.start_soon(cancel_when_gone, receive, nursery.cancel_scope)
             await self._answer(scope, match, body, send)
             nursery.cancel_scope.cancel()
 
@@ -272,12 +273,6 @@ class _Relay:
             frame = f"\n\ndata: {json.dumps(error.body())}\n\n".encode()
             await self._send_body(frame, more=False)
         # Else the answer stays without its end: the server closes the connection, and the caller sees the cut.
-
-
-async def _cancel_when_gone(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 def _fairness_key(scope: HTTPScope) -> str:

@@ -106,8 +106,9 @@ def tier_of(method: str, path: str) -> Tier | None:
     """The kind of a request; None for those that are not limited here.
 
     They are probes, streams, heartbeats, Triton's routes, the operator's and their page, and `/acp`, which counts its
-    messages itself.
+    messages itself. Further slashes in front of a path count for nothing, as in the routes.
     """
+    path = f"/{path.lstrip('/')}"
     if method == "OPTIONS" or path in _EXEMPT or f"{path}/".startswith(("/v2/", "/admin/", "/ui/")):
         return None
     if path.endswith(("/heartbeat", "/events")):

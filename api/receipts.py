@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
+from .hardened import departure_of
+
 if TYPE_CHECKING:
     from hypercorn.typing import (
         ASGIFramework,
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
         ASGISendCallable,
         ASGISendEvent,
         HTTPResponseStartEvent,
+        HTTPScope,
         Scope,
     )
 
@@ -56,14 +59,13 @@ class Receipts:
 class _Answer:
     """One answer on its way."""
 
-    def __init__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        self._scope = cast("dict[str, object]", scope)
+    def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        self._scope = scope
         self._receive = receive
         self._send = send
-        self._waiting = False
         self._over = False
         self._left_bytes: int | None = None
-        self._left = trio.Event()
+        self._receipt: trio.Event | None = None
         self._complete = trio.Event()
 
     async def receive(self) -> ASGIReceiveEvent:
@@ -72,8 +74,8 @@ class _Answer:
         It is passed on after the end of the answer: frameworks cancel a request whose client has left.
         """
         message = await self._receive()
-        if message["type"] == "http.disconnect" and self._waiting:
-            self._left.set()
+        if message["type"] == "http.disconnect" and self._receipt is not None:
+            self._receipt.set()
             await self._complete.wait()
         return message
 
@@ -105,15 +107,18 @@ class _Answer:
         self._over = True
         if self._timeout_s is not None:
             # From here on the client's leaving is its receipt; if it came too early, the sending says so.
-            self._waiting = True
+            receipt = self._receipt = trio.Event()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            when_gone = departure_of(self._scope)
+            if when_gone is not None:
+                when_gone(receipt.set)
             with trio.move_on_after(self._timeout_s):
-                await self._left.wait()
+                await receipt.wait()
             data = b""
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
         self._complete.set()
 
     @property
     def _timeout_s(self) -> float | None:
-        timeout_s = self._scope.get(_KEY)
+        timeout_s = cast("dict[str, object]", self._scope).get(_KEY)
         return timeout_s if isinstance(timeout_s, float) else None

@@ -21,6 +21,8 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from quart import request
 
+from .prompt_route import rule_of
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -153,6 +155,9 @@ class _TracedRequests:
 
 def _name(scope: HTTPScope) -> str:
     """As few names as there are routes; `instrument` gives those of Quart's routes."""
+    rule = rule_of(scope)
+    if rule is not None:
+        return f"{scope['method']} {rule}"
     head, _, kind = scope["path"].rpartition("/")
     if head.startswith("/v2/models/") and kind in _CALLS:
         return f"{scope['method']} /v2/models/<model>/{kind}"
@@ -162,4 +167,7 @@ def _name(scope: HTTPScope) -> str:
 def _attributes(scope: HTTPScope) -> dict[str, Any]:
     client = scope["client"]
     told = {"http.request.method": scope["method"], "url.path": scope["path"]}
+    rule = rule_of(scope)
+    if rule is not None:
+        told["http.route"] = rule
     return told | ({"client.address": client[0]} if client is not None else {})

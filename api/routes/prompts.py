@@ -1,8 +1,7 @@
-"""Prompts: accept, cancel, look at the queue, take one out, and what became of each."""
+"""Prompts that were accepted (`api.prompt_route`): cancel, look at the queue, take one out, and what became of each."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response, request
@@ -10,40 +9,14 @@ from quart import Blueprint, Response, request
 from ..body import json_object
 from ..context import caller_of, this_app
 from ..errors import PromptNotFoundError, empty_response, json_response
-from ..guard import after_response, if_lost
-from ..receipts import ask_for_receipt
+from ..guard import after_response
 from ..sse import STREAM_HEAD, GenerationBody
-from ..wire import decode_generation, decode_prompt
+from ..wire import decode_generation
 
 if TYPE_CHECKING:
     from governor.errors import JsonValue
 
 blueprint = Blueprint("prompts", __name__)
-
-
-@blueprint.post("/session/<session_id>/prompt")
-async def prompt(session_id: str) -> Response:
-    """Accepts a prompt; its outcome comes as events. The turn starts once the 202 is out (S7)."""
-    governor = this_app().governor
-    body = await json_object()
-    session = governor.session(session_id)
-    wanted = decode_prompt(body, max_prompt_bytes=governor.config.limits.max_prompt_bytes)
-    client_id = caller_of(session)
-    # From here to the answer there is no checkpoint: what is admitted gets its 202 (S2).
-    admission = session.admit(wanted.text, deadline_ms=wanted.deadline_ms, originator=client_id, retry=wanted.retry)
-    if session.log.subscriber_count:
-        ask_for_receipt(request.scope, governor.config.limits.read_receipt_timeout_ms / 1000)
-    # Of a 202 that nobody gets, nobody knows the prompt; it ends before it has begun.
-    if_lost(request.scope, partial(session.withdraw, admission.prompt_id))
-    after_response(request.scope, partial(session.let_start, admission.prompt_id))
-    return json_response(
-        {
-            "promptId": admission.prompt_id,
-            "lastEventId": admission.last_event_id,
-            "eventEpoch": admission.event_epoch,
-        },
-        202,
-    )
 
 
 @blueprint.post("/session/<session_id>/generate")

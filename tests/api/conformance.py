@@ -84,7 +84,8 @@ def check_event(envelope: object, path: str = "/session/s/events") -> None:
 
 @cache
 def template_of(path: str) -> str | None:
-    """The path of the document that a request's path belongs to."""
+    """The path of the document that a request's path belongs to; further slashes in front count for nothing."""
+    path = f"/{path.lstrip('/')}"
     for template in sorted(_paths(), key=lambda each: each.count("{")):
         pattern = re.sub(r"\\{(\w+)\\}", lambda name: ".+" if name[1] == "cwd" else "[^/]+", re.escape(template))
         if re.fullmatch(pattern, path):

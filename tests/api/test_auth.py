@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.api.harness import HOST, PORT, listening, service
+from tests.api.routes import routes_of
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -22,9 +23,9 @@ async def test_every_route_needs_the_token_but_the_few_that_say_not(autojump_clo
     """Walks the routes that there are, so that a new one is looked at without anybody thinking of it."""
     async with service(tokens={"api": TOKEN}) as up:
         walked = set()
-        for rule in up.app.url_map.iter_rules():
-            path = "/".join("x" if part.startswith("<") else part for part in rule.rule.split("/"))
-            for method in (rule.methods or set()) - {"HEAD"}:
+        for route_method, rule in routes_of(up.app):
+            path = "/".join("x" if part.startswith("<") else part for part in rule.split("/"))
+            for method in (route_method, "OPTIONS"):
                 walked.add(path)
                 answer = await up.ask(method, path)
                 assert (answer.status == 401) == (path not in OPEN), (method, path)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-import api
 from api.errors import PromptNotFoundError
 from api.openapi import FAILURES, OPERATIONS, TAGS, document
 from tests.api.conformance import DriftError, check_answer, check_event
 from tests.api.harness import service
+from tests.api.routes import routes_of
 from tests.api.test_docs import section, table_of_routes
 
 if TYPE_CHECKING:
@@ -57,23 +55,11 @@ async def test_it_needs_the_token_and_says_so(autojump_clock: MockClock) -> None
 
 async def test_every_route_of_the_application_is_in_it_and_no_other(autojump_clock: MockClock) -> None:
     async with service() as up:
-        rules = {
-            (method, re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule))
-            for rule in up.app.url_map.iter_rules()
-            for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
-        }
-    beside = {route for module in modules() for route in getattr(module, "ROUTES", ())}
-    assert beside, "the routes in front of Quart name themselves in ROUTES"
-    missing = sorted((rules | beside) - described())
+        there = {(method, re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path)) for method, path in routes_of(up.app)}
+    missing = sorted(there - described())
     assert not missing, f"the OpenAPI document has no {missing}: {HOW}"
-    gone = sorted(described() - rules - beside)
+    gone = sorted(described() - there)
     assert not gone, f"the OpenAPI document has {gone}, and the application has not"
-
-
-def modules() -> list[Any]:
-    """Every module of `api`; one that answers as a plain ASGI callable lists its routes as `ROUTES`."""
-    names = (found.name for found in pkgutil.walk_packages(api.__path__, "api."))
-    return [importlib.import_module(name) for name in names if name not in {"api.asgi", "api.cli"}]
 
 
 def test_it_has_every_route_that_the_page_has() -> None:

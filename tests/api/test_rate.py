@@ -85,6 +85,7 @@ def test_no_minute_has_more_than_twice_its_limit(pauses: list[float], limit: int
     [
         ("POST", "/session/x/prompt", "prompt"),
         ("GET", "/session/x/prompt", "read"),
+        ("POST", "//session/x/prompt", "prompt"),
         ("POST", "/session", "mutation"),
         ("DELETE", "/session/x", "mutation"),
         ("PATCH", "/session/x/metadata", "mutation"),

@@ -132,6 +132,7 @@ async def test_a_prompt_lives_on_below_the_request_that_handed_it_in(autojump_cl
         requests = [span for span in traced.spans if span.name == "POST /session/<session_id>/prompt"]
         prompts = [span for span in traced.spans if span.name == "prompt"]
         assert [parent_id(prompt) for prompt in prompts] == [own_id(request) for request in requests]
+        assert {told(request)["http.route"] for request in requests} == {"/session/<session_id>/prompt"}
         for prompt in prompts:
             children = [span for span in traced.spans if parent_id(span) == own_id(prompt)]
             assert {span.name for span in children} == {"credit wait", "triton call"}
@@ -180,7 +181,9 @@ async def test_probes_are_no_spans_and_routes_have_few_names(autojump_clock: Moc
     async with traced_service() as traced:
         for path in ("/health", "/healthz", "/readyz", "/metrics", "/nothing/at/all", "/session/x/status"):
             await traced.up.ask("GET", path)
-    assert [span.name for span in traced.spans] == ["GET", "GET /session/<session_id>/status"]
+        for path in ("/session/x/prompt", "/session/x/generate"):
+            await traced.up.ask("PUT", path)
+    assert [span.name for span in traced.spans] == ["GET", "GET /session/<session_id>/status", "PUT", "PUT"]
 
 
 async def test_untraced_the_callers_context_passes_unchanged(autojump_clock: MockClock) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from api.auth import is_admin_path, is_control_path
-from api.inference import ROUTES
 from tests.api.harness import Service, service
+from tests.api.routes import routes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,7 @@ ANOTHER = {"Authorization": "Bearer none-of-the-two-tokens"}
 
 def routes(up: Service) -> set[tuple[str, str]]:
     """Every method and path of the application, a parameter being a name that exists nowhere."""
-    found = {
-        (method, rule.rule) for rule in up.app.url_map.iter_rules() for method in (rule.methods or set()) | {"OPTIONS"}
-    } | set(ROUTES)
+    found = {(method, path) for route_method, path in routes_of(up.app) for method in (route_method, "OPTIONS")}
     return {
         (method, re.sub(r"<memory:\w+>", "systemsharedmemory", path).replace("<anything:cwd>", "%2F"))
         for method, path in found
@@ -38,7 +36,7 @@ def routes(up: Service) -> set[tuple[str, str]]:
 
 
 def concrete(path: str) -> str:
-    return re.sub(r"<\w+>|\{\w+\}", "1", path)
+    return re.sub(r"<\w+>", "1", path)
 
 
 async def status(up: Service, method: str, path: str, headers: Mapping[str, str]) -> int:
