@@ -23,7 +23,7 @@ from governor.core.claims import ClaimState
 from governor.errors import ConfigError
 from governor.service import Governor
 from tests.api.harness import PATIENCE_S, ApiWorld, make_config
-from tests.shell.fakes import FakePort
+from tests.shell.fakes import FakeLane, FakePort
 from tests.shell.harness import FakeHealth
 from tests.shell.world import Plan
 
@@ -97,7 +97,8 @@ async def running(
         made: list[Governor] = []
 
         def make(given: Config, **_: object) -> Governor:
-            made.append(Governor(given, make_port=lambda *_: FakePort(world), check=FakeHealth(world)))
+            health, make_port = FakeHealth(world), lambda *_: FakePort(world)
+            made.append(Governor(given, make_port=make_port, check=health, make_lane=lambda _: FakeLane(world)))
             return made[0]
 
         monkeypatch.setattr("api.main.Governor", make)

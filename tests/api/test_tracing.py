@@ -23,7 +23,7 @@ from api.telemetry import telemetry
 from api.tracing import OpenTelemetryTracer
 from governor.service import Governor
 from tests.api.harness import ApiWorld, AsgiExchange, Service, listening, make_config, service
-from tests.shell.fakes import FakePort
+from tests.shell.fakes import FakeLane, FakePort
 from tests.shell.harness import FakeHealth
 from tests.shell.world import Break, Plan
 
@@ -65,7 +65,11 @@ async def traced_service(**options: Any) -> AsyncIterator[Traced]:
         world = ApiWorld(nursery)
         health = FakeHealth(world)
         governor = Governor(
-            make_config(**options), make_port=lambda _config, _model: FakePort(world), check=health, tracer=tracer
+            make_config(**options),
+            make_port=lambda _config, _model: FakePort(world),
+            check=health,
+            make_lane=lambda _config: FakeLane(world),
+            tracer=tracer,
         )
         await nursery.start(governor.run)
         await trio.sleep(0.01)
