@@ -329,7 +329,7 @@ def _wrong_batch(given: list[GivenInput], facts: ModelFacts, label: str) -> str 
             return f"{label}input '{each.name}' has no shape but model requires batch dimension for '{facts.name}'"
     sizes = {each.shape[0] for each in batched}
     if 0 in sizes:
-        return None  # Triton takes it for a request without a batch
+        return None  # what Triton says of a batch of zero beside another depends on which of them it looks at first
     if len(sizes) > 1:
         odd = next(each.name for each in batched if each.shape[0] != batched[0].shape[0])
         return f"{label}input '{odd}' batch size does not match other inputs for '{facts.name}'"

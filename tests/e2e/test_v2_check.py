@@ -13,14 +13,13 @@ import pytest
 from governor.triton.metadata import parse_model
 from governor.triton.outcomes import CallKind
 from governor.triton.requestcheck import Fault, RequestHead, find_fault
-from tests.e2e.oddities import PLAIN, faulty, generate, good, odd
+from tests.e2e.oddities import PLAIN, Made, faulty, generate, good, odd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from governor.demo.triton import RealTriton
     from governor.triton.metadata import ModelFacts
-    from tests.e2e.oddities import Made
 
 pytestmark = pytest.mark.real_triton
 
@@ -82,6 +81,22 @@ def test_infer_is_refused_as_triton_refuses_it(direct: httpx.Client) -> None:
     assert set(seen) >= {("good", 200), ("faulty", 200), ("faulty", 400), ("odd", 200), ("odd", 400), ("odd", 500)}, (
         seen
     )
+
+
+def test_a_batch_of_zero_beside_another_is_left_to_triton(direct: httpx.Client) -> None:
+    """It refuses the request, but for another reason where it looks at the input with the zero first."""
+    facts, told = facts_of(direct, "multi"), set()
+    for counts in ((0, 3), (3, 0)):
+        inputs = [
+            {"name": name, "datatype": "INT32", "shape": [count, 1], "data": [0] * count}
+            for name, count in zip(("X", "DELAY_MS"), counts, strict=True)
+        ]
+        made = Made({"inputs": inputs})
+        answer = direct.post("/v2/models/multi/infer", content=made.body()[0])
+        assert answer.status_code == 400
+        told.add(in_one_order(answer.json()["error"]).removeprefix("[request id: <id_unknown>] "))
+        assert fault_of(made, facts) is None
+    assert len(told) == 2, told
 
 
 def test_generate_is_refused_as_triton_refuses_it(direct: httpx.Client) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from governor.triton.requestcheck import CHECKED_BYTES_MAX, read_document, read_exactly
+from governor.triton.metadata import ModelFacts, TensorFacts
+from governor.triton.outcomes import CallKind
+from governor.triton.requestcheck import CHECKED_BYTES_MAX, RequestHead, find_fault, read_document, read_exactly
 
 TENSOR = {"name": "data", "shape": [1, 2], "datatype": "FP32"}
 
@@ -59,3 +61,29 @@ def test_what_cannot_be_read_is_none(text: bytes) -> None:
 @pytest.mark.parametrize("text", [b'{"a":1,"a":2}', b'{"a":NaN}', b'{"a":"x\\u0000"}', b'{"b":{"a":1,"a":1}}', b"[]"])
 def test_what_triton_may_read_otherwise_is_not_read_exactly(text: bytes) -> None:
     assert read_exactly(text) is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ((3, 3), None),
+        ((2, 3), "batch size does not match other inputs"),
+        ((9, 9), "batch-size must be <= 8"),
+        ((0, 3), None),
+        ((3, 0), None),
+        ((0, 9), None),
+        ((0, 0), None),
+    ],
+)
+def test_of_a_batch_of_zero_nothing_is_said(batches: tuple[int, int], said: str | None) -> None:
+    """What Triton says of it beside another one depends on the order of its own table of inputs."""
+    names = ("X", "Y")
+    tensors = tuple(TensorFacts(name, "INT32", (1,)) for name in names)
+    facts = ModelFacts("m", False, False, 8, 1, tensors, (), ("1",))
+    inputs = [
+        {"name": name, "datatype": "INT32", "shape": [batch, 1], "data": [0] * batch}
+        for name, batch in zip(names, batches, strict=True)
+    ]
+    fault = find_fault(RequestHead.of(CallKind.INFER, None, json.dumps({"inputs": inputs}).encode()), facts)
+    assert (fault is None) == (said is None)
+    assert fault is None or str(said) in fault.sentence
