@@ -139,3 +139,8 @@ async def connect(up: Service, **headers: str) -> Acp:
     assert answer.status == 200, answer
     connection = answer.headers["acp-connection-id"]
     return Acp(up, connection, {**headers, "Acp-Connection-Id": connection})
+
+
+def responses(seen: list[tuple[int | None, dict[str, Any]]], request_id: int) -> list[dict[str, Any]]:
+    """All responses to one request, among what a stream has told."""
+    return [message for _, message in seen if "method" not in message and message["id"] == request_id]

@@ -11,7 +11,7 @@ import trio
 from governor.audit import ENTRIES_MAX, Actor
 from governor.config import ModelConfig
 from tests.api.harness import Answer, AsgiExchange, Service, listening, service
-from tests.api.test_admin import AS_ADMIN, ID, TOKENS, break_call, call, identity, look, quarantine_call, watching
+from tests.api.operators import AS_ADMIN, ID, TOKENS, break_call, call, identity, look, quarantine_call, watching
 from tests.shell.world import Fault, Plan
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from api.ownership import IdentityOwnedError
 from governor.config import Config, ModelConfig
 from governor.errors import ConfigError
 from tests.api.harness import Answer, Service, listening, make_config, service
-from tests.api.test_admin import ADMIN, AS_ADMIN, ID, TOKENS, identity, look, quarantine_call, watching
+from tests.api.operators import ADMIN, AS_ADMIN, ID, TOKENS, identity, look, quarantine_call, watching
 from tests.api.test_admin_acts import act, audit
 
 if TYPE_CHECKING:

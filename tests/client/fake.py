@@ -153,6 +153,16 @@ def accept(prompt_id: str = "p1", last_event_id: int | None = 0, epoch: str | No
     return lambda _, wire: wire.json(202, body)
 
 
+def refuse(status: int, body: Any, **headers: str) -> Respond:
+    """A whole answer, the same each time."""
+    return lambda _, wire: wire.json(status, body, **headers)
+
+
+def reset(_: Request, wire: Wire) -> None:
+    """The connection ends with a RST instead of an answer."""
+    wire.reset()
+
+
 def in_turn(*responds: Respond) -> Respond:
     """One after the other; the last one again and again."""
     left = list(responds)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from governor.client import (
     AdminClient,
@@ -135,3 +136,7 @@ _END = object()
 
 def _adapted(value: Any) -> Any:
     return InThreads(value) if isinstance(value, Twin) else value
+
+
+each_flavour = pytest.mark.parametrize("flavour", FLAVOURS, ids=lambda flavour: flavour.name)
+"""For tests that hold for all of them."""

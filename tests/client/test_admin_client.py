@@ -8,11 +8,8 @@ import pytest
 
 from governor.client import AdminEvents, AdminState, DaemonHttpError, DaemonStreamError, DaemonUsageError
 from tests.client.conftest import ADMIN_TOKEN
-from tests.client.fake import Wire, fake_server, in_turn, tell
-from tests.client.flavours import FLAVOURS, Flavour
-from tests.client.test_reservations_hostile import refuse
-
-each_flavour = pytest.mark.parametrize("flavour", FLAVOURS, ids=lambda flavour: flavour.name)
+from tests.client.fake import Wire, fake_server, in_turn, refuse, tell
+from tests.client.flavours import Flavour, each_flavour
 
 
 @each_flavour

@@ -28,9 +28,8 @@ from governor.client import (
     TurnComplete,
     UserMessageChunk,
 )
-from tests.client.flavours import FLAVOURS, Flavour
+from tests.client.flavours import FLAVOURS, Flavour, each_flavour
 
-each_flavour = pytest.mark.parametrize("flavour", FLAVOURS, ids=lambda flavour: flavour.name)
 QUICK_MODEL, WORDY_MODEL, SLOW_MODEL = "sentiment", "short", "slow"
 
 

@@ -25,8 +25,7 @@ from governor.cli.tables import HEADINGS, duration
 from governor.cli.watch import Picture
 from governor.client import AdminState, ClaimState, CreateSessionRequest, SyncAdminClient, SyncDaemonClient
 from tests.client.conftest import ADMIN_TOKEN
-from tests.client.fake import SESSION, accept, chunk, complete, fake_server, tell, wait_until
-from tests.client.test_reservations_hostile import refuse
+from tests.client.fake import SESSION, accept, chunk, complete, fake_server, refuse, tell, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
