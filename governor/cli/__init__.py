@@ -4,6 +4,7 @@ parser.py      what they take; quick to import, as every command line is parsed 
 completion.py  what a shell may offer
 running.py     signals, errors and exit codes
 advice.py      what to do about an error
+stdin.py       standard input that Ctrl-C interrupts
 prompt.py, status.py, watch.py, admin.py   the commands
 board.py       rows of identities out of the operator's state or the metrics; pure
 tables.py      rows as tables

@@ -6,12 +6,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
 from rich.table import Table
 from rich.text import Text
 
 from governor.cli import board, tables
 from governor.cli.running import Exit, UsageError, clean, console, error_console, print_json, run
+from governor.cli.stdin import read_line
 from governor.client import AdminClient
 from governor.client.admin import ALL
 
@@ -156,8 +156,7 @@ async def _confirm(options: argparse.Namespace, claims: list[tuple[str, ClaimSta
     out = error_console()
     out.print(tables.claims(claims) if claims else Text("no broken claims are known"))
     out.print(f"This will {what}. Go on? [y/N] ", end="", markup=False, highlight=False)
-    # Abandoned by Ctrl-C: a thread that reads cannot be told to stop, and ends with the process.
-    answer = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    answer = await read_line()
     if answer.strip().lower() not in {"y", "yes"}:
         raise UsageError("nothing was done")
 

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import anyio
-import anyio.to_thread
 
 from governor.cli.running import Exit, UsageError, clean, error_console, print_json, run
+from governor.cli.stdin import read_all
 from governor.client import (
     AgentMessageChunk,
     CreateSessionRequest,
@@ -119,8 +119,7 @@ async def _text(given: str | None) -> str:
         return given
     if sys.stdin.isatty() and given is None:
         raise UsageError("no prompt: give it as an argument, or on standard input (- reads it from the terminal)")
-    # Abandoned by Ctrl-C: a thread that reads cannot be told to stop, and ends with the process.
-    data: bytes = await anyio.to_thread.run_sync(sys.stdin.buffer.read, _INPUT_BYTES_MAX + 1, abandon_on_cancel=True)
+    data = await read_all(_INPUT_BYTES_MAX)
     if not data:
         raise UsageError("standard input was empty: give the prompt as an argument, or pipe it in")
     if len(data) > _INPUT_BYTES_MAX:

@@ -385,6 +385,42 @@ def test_sentences_stand_below_the_tables_in_the_whole_width() -> None:
     assert len(lines) == 6
 
 
+@pytest.mark.parametrize("asked", ["question", "terminal", "pipe"])
+def test_ctrl_c_ends_the_wait_for_somebody_to_type(asked: str) -> None:
+    """A thread that waits in a read would keep the process from ending."""
+    act = ("admin", "release", "b:m", "4", "--reason", "why", "--admin-token", "t")
+    more = (("GET /admin/identities/b%3Am", refuse(200, {"v": 1, "identity": IDENTITY})),)
+    inside, outside = pty.openpty()
+    with fake_server(more=more) as server:
+        process = start(
+            *(act if asked == "question" else ("prompt", "-")),
+            *("--url", server.url),
+            stdin=subprocess.PIPE if asked == "pipe" else outside,
+            stderr=subprocess.PIPE,
+        )
+        os.close(outside)
+        assert process.stderr is not None
+        if asked == "question":
+            said = b""
+            while b"[y/N]" not in said:
+                assert process.poll() is None, said
+                said += os.read(process.stderr.fileno(), 65536)
+        else:
+            wait_until(lambda: listens_for_signals(process.pid), lambda: "it does not listen for signals")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert server.count("POST .*") == 0
+    os.close(inside)
+
+
+def listens_for_signals(pid: int) -> bool:
+    """Whether it has an event loop, and a handler for SIGINT."""
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    if caught is None or not int(caught[1], 16) & 1 << (signal.SIGINT - 1):
+        return False
+    return any("eventpoll" in link.resolve().name for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def test_a_drained_governor_is_not_said_to_be_shutting_down() -> None:
     for stopping, words in ((False, "draining: nothing new is accepted"), (True, "stopping")):
         picture = Picture("http://there")
