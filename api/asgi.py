@@ -137,7 +137,7 @@ class PlainApplication:
     ) -> None:
         traced = telemetry(os.environ)
         governor = self._make_governor(config, tracer=traced.tracer)
-        governor.on_gone = source.gone
+        governor.fleet.on_gone = source.gone
         app = create_app(governor, source)
         if traced.tracer is not None:
             traced.tracer.instrument(app)

@@ -94,7 +94,7 @@ class _Service:
         self._governor = Governor(config, tracer=tracer)
         self._app = create_app(self._governor, source)
         if source is not None:
-            self._governor.on_gone = source.gone
+            self._governor.fleet.on_gone = source.gone
         if tracer is not None:
             tracer.instrument(self._app)
         self._governing = trio.Event()

@@ -6,35 +6,30 @@ import itertools
 import time
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
-from trio_util import periodic
 
-from governor.backend import Backend, check_server, plain_lane
-from governor.core.evidence import OnFall
-from governor.entrance import Entrance
+from governor.backend import check_server, plain_lane
 from governor.errors import DrainingError, SessionLimitError, SessionNotFoundError, UnknownModelError
 from governor.expiry import Expiry
-from governor.identity import Identity, IdentityKey, IdentitySettings, IdentityStatistics
+from governor.fleet import Fleet
 from governor.recent import RecentEvents
-from governor.requests import RequestCheck
 from governor.session import Session
 from governor.totals import ServiceTotals
 from governor.triton.model import TritonModel
-from governor.triton.text import preload_tensor_codec
-from governor.turn import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from governor.backend import ServerCheck
-    from governor.config import BackendConfig, Config, EvidenceConfig, LimitsConfig, ModelConfig
+    from governor.config import BackendConfig, Config
     from governor.errors import JsonValue
+    from governor.identity import Identity, IdentityStatistics
     from governor.identity.port import LanePort, ModelPort
     from governor.tracing import Tracer
+    from governor.turn import ServedModel
 
 _log = structlog.get_logger(__name__)
 
@@ -58,28 +53,6 @@ class GovernorStatistics:
     identities: list[IdentityStatistics]
 
 
-_LEAVING_LOOK_S = 0.25
-
-
-def _settings_of(model: ModelConfig, evidence: EvidenceConfig, limits: LimitsConfig) -> IdentitySettings:
-    return IdentitySettings(
-        slots=model.slots,
-        max_waiting=limits.max_waiting_per_identity,
-        lane_idle_s=model.lane_idle_ms / 1000,
-        call_limit_s=model.call_limit_ms / 1000,
-        poll_interval_s=evidence.poll_interval_ms / 1000,
-        settle_s=evidence.settle_ms / 1000,
-        on_fall=OnFall(evidence.on_fall),
-        max_unprovable_age_s=(
-            evidence.max_unprovable_age_ms / 1000 if evidence.max_unprovable_age_ms is not None else None
-        ),
-    )
-
-
-def _nobody_cares(key: IdentityKey, url: str) -> None:
-    pass
-
-
 def _wall_clock_ms() -> int:
     return int(time.time() * 1000)
 
@@ -97,10 +70,11 @@ class Governor:
 
     Attributes:
         recent: what happened lately, for operators.
+        fleet: the servers and models, and what serves them.
+        backends, identities, models: of the fleet.
         entrance: whether new work is accepted.
         stopped: set as soon as nothing more is accepted, for good.
         followers: called with each configuration that comes into force by `reconfigure`.
-        on_gone: called with an identity and its server's URL when it has ended because no model has it any more.
     """
 
     def __init__(
@@ -125,34 +99,25 @@ class Governor:
         self.now_ms = now_ms
         self.recent = RecentEvents(now_ms)
         self.stopped = trio.Event()
-        self.on_gone: Callable[[IdentityKey, str], None] = _nobody_cares
         self.followers: list[Callable[[Config], None]] = []
-        self._make_port = make_port
-        self._make_backend = partial(Backend, check=check, make_lane=make_lane)
         self._turns: trio.Nursery | None = None
         self._at_drain: list[Callable[[], None]] = []
-        self._owned: dict[Identity | Backend, trio.CancelScope] = {}
-        self._leaving: set[IdentityKey] = set()
-        self.backends = {backend.name: self._make_backend(backend) for backend in config.backends}
-        self.identities: dict[IdentityKey, Identity] = {}
-        self._checks: dict[IdentityKey, RequestCheck] = {}
-        self.models: dict[str, ServedModel] = {}
-        self.entrance = Entrance(self.models)
-        self.models.update({model.name: self._serve(model) for model in config.models})
+        self.fleet = Fleet(
+            config,
+            self.recent,
+            make_port=make_port,
+            check=check,
+            make_lane=make_lane,
+            has_prompts=self._has_prompts,
+            tracer=tracer,
+        )
+        self.backends = self.fleet.backends
+        self.identities = self.fleet.identities
+        self.models = self.fleet.models
+        self.entrance = self.fleet.entrance
 
-    def _serve(self, model: ModelConfig) -> ServedModel:
-        """Two names for one model on one server share one identity (SPEC vocabulary)."""
-        if model.kind == "infer":
-            preload_tensor_codec()  # else the first prompt would wait for the import
-        backend = self.backends[model.backend]
-        key = IdentityKey(model.backend, model.triton_model)
-        if key not in self.identities:
-            settings = _settings_of(model, backend.config.evidence, self.config.limits)
-            port = self._make_port(backend.config, model.triton_model)
-            identity = Identity(key, settings, port, self.recent.note, self.entrance, self._tracer)
-            self.identities[key] = backend.identities[model.triton_model] = identity
-            self._checks[key] = RequestCheck(backend, identity)
-        return ServedModel(model, self.identities[key], backend, self._checks[key])
+    def _has_prompts(self, identity: Identity) -> bool:
+        return any(session.pending_count and session.served.identity is identity for session in self.sessions.values())
 
     # Life
 
@@ -161,10 +126,7 @@ class Governor:
         try:
             async with trio.open_nursery() as nursery:
                 self._turns = nursery
-                for identity in self.identities.values():
-                    self._own(identity)
-                for backend in self.backends.values():
-                    self._own(backend)
+                self.fleet.start(nursery)
                 nursery.start_soon(self._expiry.run)
                 task_status.started()
         finally:
@@ -202,17 +164,6 @@ class Governor:
             raise DrainingError
         self._turns.start_soon(task)
 
-    def _own(self, thing: Identity | Backend) -> None:
-        """Runs it until the governor ends or lets it go."""
-        assert self._turns is not None, "nothing is owned before the governor runs"
-        self._owned[thing] = scope = trio.CancelScope()
-
-        async def run() -> None:
-            with scope:
-                await thing.run()
-
-        self._turns.start_soon(run, name=f"{type(thing).__name__} {thing}")
-
     # Another configuration
 
     def reconfigure(self, config: Config) -> None:
@@ -228,70 +179,12 @@ class Governor:
         if self._turns is None or self.draining:
             raise DrainingError
         self.config = config
-        for wanted in config.backends:
-            if wanted.name in self.backends:
-                self.backends[wanted.name].config = wanted
-            else:
-                self.backends[wanted.name] = self._make_backend(wanted)
-                self._own(self.backends[wanted.name])
-        self._replace_models(config)
+        self.fleet.reconfigure(config)
         for session in self.sessions.values():
             session.reconfigure(config.limits, self.models.get(session.served.config.name))
         self._expiry.look_at_all()
-        for identity in self.identities.values():
-            if identity.key not in self._leaving and not self.is_served(identity):
-                self._leaving.add(identity.key)
-                self._turns.start_soon(self._see_off, identity, name=f"see off {identity.key}")
-        self._drop_backends()
         for follow in self.followers:
             follow(config)
-
-    def _replace_models(self, config: Config) -> None:
-        before, known = dict(self.models), set(self.identities)
-        self.models.clear()
-        for model in config.models:
-            served = self._serve(model)
-            # Who compares by identity finds an unchanged model unchanged.
-            same = before.get(model.name)
-            self.models[model.name] = same if same is not None and same == served else served
-        first = {(model.backend, model.triton_model): model for model in reversed(config.models)}
-        for (backend, triton_model), model in first.items():
-            identity = self.identities[IdentityKey(backend, triton_model)]
-            identity.reconfigure(_settings_of(model, config.backend(backend).evidence, config.limits))
-            if identity.key not in known:
-                self._own(identity)
-
-    def is_served(self, identity: Identity) -> bool:
-        """Some model has it. One that none has takes nothing new, and ends when nothing of it is left."""
-        return any(served.identity is identity for served in self.models.values())
-
-    async def _see_off(self, identity: Identity) -> None:
-        """Waits until nothing of the identity is left, or some model has it again."""
-        async for _ in periodic(_LEAVING_LOOK_S):
-            if self.is_served(identity) or not self._is_in_use(identity):
-                break
-        self._leaving.discard(identity.key)
-        if self.is_served(identity):
-            return
-        backend = self.backends[identity.key.backend]
-        del self.identities[identity.key], backend.identities[identity.key.model], self._checks[identity.key]
-        self._owned.pop(identity).cancel()
-        self._drop_backends()
-        _log.info("identity_gone", identity=str(identity.key))
-        self.recent.note("identity_gone", str(identity.key))
-        self.on_gone(identity.key, backend.config.url)
-
-    def _is_in_use(self, identity: Identity) -> bool:
-        return identity.is_busy or any(
-            session.pending_count and session.served.identity is identity for session in self.sessions.values()
-        )
-
-    def _drop_backends(self) -> None:
-        wanted = {backend.name for backend in self.config.backends}
-        for name, backend in list(self.backends.items()):
-            if name not in wanted and not backend.identities:
-                del self.backends[name]
-                self._owned.pop(backend).cancel()
 
     # Sessions
 

@@ -92,7 +92,7 @@ def _identity(governor: Governor, identity: Identity, sessions: _Sessions, claim
         "id": identity_id(identity.key),
         "backend": identity.key.backend,
         "model": identity.key.model,
-        "leaving": not governor.is_served(identity),
+        "leaving": not governor.fleet.is_served(identity),
         "names": [name for name, served in governor.models.items() if served.identity is identity],
         "usable": diagnosis.problem is None,
         "problem": diagnosis.problem,
@@ -152,7 +152,7 @@ def leaving(governor: Governor) -> list[JsonValue]:
             "pendingPrompts": sum(session.pending_count for session in sessions[identity]),
         }
         for identity in governor.identities.values()
-        if not governor.is_served(identity)
+        if not governor.fleet.is_served(identity)
     ]
 
 

@@ -84,7 +84,7 @@ async def fleet(config: Config) -> AsyncIterator[Fleet]:
         worlds: dict[IdentityKey, World] = {}
         governor = Governor(config, now_ms=lambda: int(trio.current_time() * 1000), make_port=make_port, check=check)
         up.append(Fleet(nursery, governor, worlds))
-        governor.on_gone = lambda key, url: up[0].gone.append(f"{key} at {url}")
+        governor.fleet.on_gone = lambda key, url: up[0].gone.append(f"{key} at {url}")
         await nursery.start(governor.run)
         await trio.sleep(0.01)
         yield up[0]

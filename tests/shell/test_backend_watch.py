@@ -48,7 +48,7 @@ async def test_before_the_first_check_nothing_is_ready() -> None:
     async with service() as governed:
         assert governed.health.checks == 1
     governor = governed.governor
-    fresh = type(governor)(governor.config, check=governed.health, make_port=governor._make_port)
+    fresh = type(governor)(governor.config, check=governed.health, make_port=governor.fleet._make_port)
     assert fresh.problems() == {MODEL: "not checked yet"}
 
 

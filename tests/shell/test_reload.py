@@ -133,7 +133,7 @@ async def test_a_removed_model_finishes_what_was_accepted_and_takes_nothing_new(
         ):
             with pytest.raises(UnknownModelError):
                 attempt()
-        assert not up.governor.is_served(identity)
+        assert not up.governor.fleet.is_served(identity)
         await body_within(waiting, 20)
         await until(lambda: session.pending_count == 0, 20)
         assert [listener.outcome(prompt) for prompt in prompts] == ["end_turn"] * 3
