@@ -116,6 +116,11 @@ class PlainApplication:
 
     async def _live(self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         try:
+            if not trio.lowlevel.in_trio_run():
+                raise NotRunningError(
+                    "The governor runs on trio, and this server's worker does not: start it as"
+                    " `hypercorn -k trio api.asgi:app` with one worker, or use `governor serve`"
+                )
             config = self._configure()
             hardened.install(serve_options(config).limits())
             with owned_identities(config) as owned:

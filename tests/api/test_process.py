@@ -199,3 +199,12 @@ async def test_a_configuration_that_cannot_work_starts_nothing_and_says_why(
         await up.exit_code(within_s=START_S)
         assert "slots: received 0" in up.log.read_text()
         assert await up.get("/health") is None
+
+
+async def test_a_worker_without_trio_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """`hypercorn api.asgi:app`: its own worker is asyncio's."""
+    async with process(tmp_path, ["hypercorn", "--bind", "127.0.0.1:{port}", "api.asgi:app"]) as up:
+        await up.exit_code(within_s=START_S)
+        said = up.log.read_text()
+    assert '"event": "start_refused"' in said
+    assert "start it as `hypercorn -k trio api.asgi:app`" in said
