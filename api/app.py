@@ -75,7 +75,7 @@ def create_app(governor: Governor, source: ConfigSource | None = None) -> Govern
     # Without allowed origins there is nothing to do for them.
     outermost = Cors(guard, config) if config.server.allow_origins else guard
     app.asgi_app = outermost  # type: ignore[method-assign]  # Quart's documented way to wrap it
-    app.collector = GovernorCollector(governor, refused, lambda: guard.in_flight)
+    app.collector = GovernorCollector(governor, refused, lambda: guard.in_flight, lambda: len(app.acp))
 
     def follow(config: Config) -> None:
         gate.follow(config)

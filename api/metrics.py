@@ -36,12 +36,16 @@ class GovernorCollector(Collector):
         governor: whose numbers are shown.
         refused: the refusals of the application in front of it.
         in_flight: how many requests that application is serving.
+        acp: how many connections of ACP clients it has.
     """
 
-    def __init__(self, governor: Governor, refused: Refused, in_flight: Callable[[], int]) -> None:
+    def __init__(
+        self, governor: Governor, refused: Refused, in_flight: Callable[[], int], acp: Callable[[], int]
+    ) -> None:
         self._governor = governor
         self._refused = refused
         self._in_flight = in_flight
+        self._acp = acp
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(namespace="vig", registry=self._registry)
@@ -69,6 +73,7 @@ class GovernorCollector(Collector):
     def _surface(self) -> Iterator[Family]:
         """What the HTTP server does, and what it refuses."""
         yield GaugeMetricFamily("vig_connections", "Open connections of clients.", OpenConnections.total())
+        yield GaugeMetricFamily("vig_acp_connections", "Open connections of ACP clients.", self._acp())
         yield GaugeMetricFamily("vig_requests_in_flight", "Requests being answered.", self._in_flight())
         refusals = CounterMetricFamily(
             "vig_refusals", "Requests and connections refused, by the code of the answer.", labels=["reason"]

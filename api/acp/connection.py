@@ -38,15 +38,6 @@ if TYPE_CHECKING:
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-CONNECTIONS_MAX: Final = 64
-CALLS_MAX: Final = 256
-"""Requests of one connection whose responses were not read yet."""
-UNREAD_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Responses of one connection that were not read yet; with more, it may ask nothing further."""
-FIRST_STREAM_S: Final = 60.0
-"""How long a new connection waits for its first stream."""
-RECONNECT_S: Final = 10.0
-"""How long a connection that has lost its last stream waits for another one, or for a request."""
 _TAKEN_MAX: Final = 64
 
 
@@ -197,8 +188,17 @@ class Connection:
         self._bindings: dict[str, Binding] = {}
         self._calls: dict[RequestId, Call] = {}
         self._scope = trio.CancelScope()
-        self._lapses_at_s = trio.current_time() + FIRST_STREAM_S
+        self._lapses_at_s = trio.current_time() + self._limits.acp_first_stream_timeout_ms / 1000
         self._changed = trio.Event()
+
+    @property
+    def _limits(self) -> LimitsConfig:
+        return self.governor.config.limits
+
+    @property
+    def _reconnect_s(self) -> float:
+        """How long it waits for another stream, or for a request, once it has lost its last one."""
+        return self._limits.acp_reconnect_timeout_ms / 1000
 
     # Requests
 
@@ -221,7 +221,8 @@ class Connection:
         """
         if request_id in self._calls:
             raise DuplicateIdError
-        if len(self._calls) >= CALLS_MAX or self.unread_bytes > UNREAD_BYTES_MAX:
+        limits = self._limits
+        if len(self._calls) >= limits.max_unread_acp_responses or self.unread_bytes > limits.max_unread_acp_bytes:
             raise UnreadResponsesError(len(self._calls), self.unread_bytes)
         call = self._calls[request_id] = Call(request_id, self.outbox.put)
         return call
@@ -236,7 +237,7 @@ class Connection:
 
     def touch(self) -> None:
         """The client is there."""
-        self._lapses_at_s = max(self._lapses_at_s, trio.current_time() + RECONNECT_S)
+        self._lapses_at_s = max(self._lapses_at_s, trio.current_time() + self._reconnect_s)
 
     # Sessions
 
@@ -290,7 +291,7 @@ class Connection:
 
     def streams_changed(self) -> None:
         """A stream was opened, or has ended."""
-        self._lapses_at_s = trio.current_time() + RECONNECT_S
+        self._lapses_at_s = trio.current_time() + self._reconnect_s
         self._changed.set()
         self._changed = trio.Event()
 
@@ -354,8 +355,9 @@ class Connections:
             DrainingError: the governor accepts nothing more.
             ConnectionLimitError: there are as many as may be.
         """
-        if len(self._by_id) >= CONNECTIONS_MAX:
-            raise ConnectionLimitError(CONNECTIONS_MAX)
+        limit = self._governor.config.limits.max_acp_connections
+        if len(self._by_id) >= limit:
+            raise ConnectionLimitError(limit)
         connection = Connection(self._governor, self._closed)
         self._governor.start_soon(connection.watch)
         self._by_id[connection.id] = connection

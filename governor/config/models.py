@@ -122,6 +122,16 @@ class LimitsConfig(Section):
     """Calls that may wait for a slot credit of one identity; further ones get 503."""
     max_credit_wait_ms: Milliseconds = 30_000
     """Longest wait of a `/v2` call for a slot credit; after it the call gets 503."""
+    max_acp_connections: Count = 64
+    """Open connections of ACP clients; further ones get 503."""
+    acp_first_stream_timeout_ms: Milliseconds = 60_000
+    """An ACP connection that opens no stream ends after this time."""
+    acp_reconnect_timeout_ms: Milliseconds = 10_000
+    """An ACP connection that has lost its last stream ends after this time, unless it asks for something."""
+    max_unread_acp_responses: Count = 256
+    """Requests of one ACP connection whose responses were not read yet; further ones get 503."""
+    max_unread_acp_bytes: Bytes = 2_097_152
+    """Bytes of these responses; with more, further requests get 503."""
 
 
 class EvidenceConfig(Section):

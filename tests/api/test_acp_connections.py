@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import trio
@@ -110,3 +111,72 @@ async def test_a_shutdown_answers_everything_and_ends_every_stream(autojump_cloc
             assert answer.json["error"]["code"] == -32603
             assert answer.json["error"]["data"] == {"errorKind": "daemon_draining"}
         assert len(up.app.acp) == 0
+
+
+async def test_an_operator_sets_the_limits_and_changes_them_while_connections_live(autojump_clock: MockClock) -> None:
+    limits = {
+        "max_acp_connections": 2,
+        "acp_first_stream_timeout_ms": 5_000,
+        "acp_reconnect_timeout_ms": 1_000,
+        "max_unread_acp_responses": 3,
+    }
+
+    async def opens(up: Service) -> tuple[int, int | None]:
+        answer = await up.ask("POST", "/acp", body={"jsonrpc": "2.0", "id": 3, "method": "initialize"})
+        return answer.status, answer.json.get("error", {}).get("data", {}).get("limit")
+
+    async with service(limits=limits) as up:
+        acp = await connect(up)
+        assert await opens(up) == (200, None)
+        assert await opens(up) == (503, 2)
+        for _ in range(3):
+            await acp.send("authenticate")
+        assert (await acp.post({"jsonrpc": "2.0", "id": "more", "method": "authenticate"})).status == 503
+        await trio.sleep(4.9)
+        assert len(up.app.acp) == 2
+        await trio.sleep(0.2)
+        assert len(up.app.acp) == 0
+        acp = await connect(up)
+        async with acp.stream():
+            pass
+        await trio.sleep(0.9)
+        assert len(up.app.acp) == 1
+        await trio.sleep(0.2)
+        assert len(up.app.acp) == 0
+
+        acp = await connect(up)
+        config = up.governor.config
+        wider = {"max_acp_connections": 1, "acp_reconnect_timeout_ms": 60_000, "max_unread_acp_responses": 4}
+        up.governor.reconfigure(config.model_copy(update={"limits": config.limits.model_copy(update=wider)}))
+        assert await opens(up) == (503, 1)
+        for _ in range(4):
+            await acp.send("authenticate")
+        await trio.sleep(50)
+        assert len(up.app.acp) == 1
+
+
+async def test_unread_responses_are_bounded_by_their_bytes_too(autojump_clock: MockClock) -> None:
+    async with service(limits={"max_unread_acp_bytes": 1_000}) as up:
+        acp = await connect(up)
+        sent = 0
+        while (await acp.post({"jsonrpc": "2.0", "id": f"r{sent}", "method": "session/nothing"})).status == 202:
+            sent += 1
+        (connection,) = up.app.acp._by_id.values()
+        assert 1_000 < connection.unread_bytes < 2_000
+        assert 1 < sent < 100
+
+
+async def test_connections_are_counted(autojump_clock: MockClock) -> None:
+    async with service() as up:
+
+        async def count() -> str:
+            text = (await up.ask("GET", "/metrics")).body.decode()
+            (line,) = re.findall(r"^vig_acp_connections (.*)$", text, re.MULTILINE)
+            return str(line)
+
+        assert await count() == "0.0"
+        acp = await connect(up)
+        await connect(up)
+        assert await count() == "2.0"
+        await acp.delete()
+        assert await count() == "1.0"
