@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from tests.api.harness import Answer
 
 TOKEN = "0123456789abcdef"
+PAGE = (Path(__file__).parents[2] / "docs" / "acp.md").read_text()
+NOT_OFFERED = PAGE.split("\n## Not offered\n", 1)[1].splitlines()
 OTHER = ModelConfig(name="other", triton_model=MODEL, backend="b", slots=1, kind="generate")
 
 
@@ -216,9 +220,12 @@ async def test_the_header_must_name_the_same_session(autojump_clock: MockClock) 
 
 
 async def test_an_unknown_method_is_told(autojump_clock: MockClock) -> None:
+    """Also those of which docs/acp.md says that they are not offered."""
+    not_offered = [name for row in NOT_OFFERED for name in re.findall(r"`(session/\w+)`", row.split(" | ")[0])]
+    assert len(not_offered) == 3
     async with service() as up:
         acp = await connect(up)
-        for method in ("session/set_mode", "_qwen/workspace", "nothing", "initialise"):
+        for method in (*not_offered, "_qwen/workspace", "nothing", "initialise"):
             error = (await result(acp, method))["error"]
             assert (error["code"], error["data"]["errorKind"]) == (-32601, "method_not_found")
 
