@@ -78,6 +78,8 @@ class PendingPrompt:
 
     async def wait_until_told(self) -> None:
         """Waits until its caller knows that it was accepted, but not for ever: it may never take the answer (S7)."""
+        if self.told.is_set():
+            return  # the rule: the 202 is out before the turn's task has run at all
         with trio.move_on_after(_TOLD_S_MAX):
             await self.told.wait()
 

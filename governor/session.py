@@ -362,12 +362,15 @@ class Session:
             self._nursery.start_soon(self._run, pending, name=f"turn {prompt.id}")
 
     async def _run(self, pending: PendingPrompt) -> None:
-        with pending.turn, pending.active():
-            await pending.wait_until_told()
-            # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            error = await self._answer(pending)
-            self._settle(pending, Outcome.COMPLETED if error is None else Outcome.FAILED, error)
+        with pending.active():
+            with pending.turn:
+                await pending.wait_until_told()
+                # Who was woken in the same moment as it was cancelled finds out only at its next checkpoint.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                error = await self._answer(pending)
+            # Outside, as it ends what runs for the prompt, and that is this task. One that was stopped has settled.
+            if not pending.turn.cancelled_caught:
+                self._settle(pending, Outcome.COMPLETED if error is None else Outcome.FAILED, error)
 
     async def _answer(self, pending: PendingPrompt) -> GovernorError | None:
         """Everything of a turn but its terminal event; returns why there is no whole answer."""

@@ -122,22 +122,28 @@ async def _target(served: ServedModel) -> TextTarget:
 
 async def _relay(served: ServedModel, target: TextTarget, call: Call, emit: Callable[[str], None]) -> None:
     timeout_ms = served.config.timeout_ms
-    with trio.move_on_after(timeout_ms / 1000 if timeout_ms is not None else float("inf")):
-        head = await call.head()
-        if head.status != 200:
-            raise BackendAnswerError(error_message(await call.body()), backend_status=head.status)
-        if served.kind is CallKind.GENERATE_STREAM:
-            await _relay_stream(target, call, emit)
-        elif served.kind is CallKind.GENERATE:
-            emit(decode_generate(target, await call.body()))
-        else:
-            header_length = next(
-                (value for name, value in head.headers if name.lower() == "inference-header-content-length"), None
-            )
-            emit(decode_infer(target, await call.body(), header_length))
+    if timeout_ms is None:
+        await _relay_answer(served.kind, target, call, emit)
         return
-    assert timeout_ms is not None
+    with trio.move_on_after(timeout_ms / 1000):
+        await _relay_answer(served.kind, target, call, emit)
+        return
     raise BackendTimeoutError(served.config.name, timeout_ms)
+
+
+async def _relay_answer(kind: CallKind, target: TextTarget, call: Call, emit: Callable[[str], None]) -> None:
+    head = await call.head()
+    if head.status != 200:
+        raise BackendAnswerError(error_message(await call.body()), backend_status=head.status)
+    if kind is CallKind.GENERATE_STREAM:
+        await _relay_stream(target, call, emit)
+    elif kind is CallKind.GENERATE:
+        emit(decode_generate(target, await call.body()))
+    else:
+        header_length = next(
+            (value for name, value in head.headers if name.lower() == "inference-header-content-length"), None
+        )
+        emit(decode_infer(target, await call.body(), header_length))
 
 
 async def _relay_stream(target: TextTarget, call: Call, emit: Callable[[str], None]) -> None:
