@@ -110,6 +110,11 @@ class AuditLog:
         self._path = path
         self._entries: deque[AuditEntry] = deque(maxlen=ENTRIES_MAX)
         self._last_id = 0
+        try:
+            self._check_file()
+        except AuditUnavailableError as error:
+            # Said when there is time to mend it, not first to the operator who must act.
+            _log.error("audit_unwritable", path=path, error=error.message)
 
     def before(self, entry_id: int | None, count: int) -> list[AuditEntry]:
         """The newest `count` kept entries older than an id (None: the newest of all), the newest first."""

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import trio
 
+from governor.check_files import examine_audit_file
 from governor.check_model import Finding, Level, ModelFacts, counted, examine_model
 from governor.config.problems import did_you_mean, show
 
@@ -85,7 +86,8 @@ async def check(
             for backend, findings in zip(config.backends, found, strict=True):
                 models = [model for model in config.models if model.backend == backend.name]
                 nursery.start_soon(_check_backend, ask, backend, models, findings)
-    return CheckReport(tuple(finding for findings in found for finding in findings))
+    files = examine_audit_file(config.server.audit_file)
+    return CheckReport((*files, *(finding for findings in found for finding in findings)))
 
 
 @dataclass(frozen=True)

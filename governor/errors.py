@@ -259,7 +259,7 @@ class AuditUnavailableError(RefusedError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"The audit log cannot be written ({reason}), so nothing was done; make server.audit_file writable"
+            f"The audit log cannot be written ({reason}), so no act is done; make server.audit_file writable"
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from governor.audit import ENTRIES_MAX, Actor
 from governor.config import ModelConfig
@@ -429,6 +430,18 @@ async def test_no_act_without_its_line_in_the_audit_file(tmp_path: Path, autojum
         path.parent.mkdir()
         assert (await restart(up)).status == 200
         assert len(path.read_text().splitlines()) == 1
+
+
+async def test_an_audit_file_that_cannot_be_written_is_said_at_the_start(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    path = tmp_path / "none" / "audit.jsonl"
+    with capture_logs() as logs:
+        async with service(tokens=TOKENS, server={"audit_file": str(path)}):
+            pass
+    [line] = [each for each in logs if each["event"] == "audit_unwritable"]
+    assert (line["path"], line["log_level"]) == (str(path), "error")
+    assert "make server.audit_file writable" in line["error"]
 
 
 async def test_an_audit_file_that_is_a_link_is_not_followed(tmp_path: Path, autojump_clock: MockClock) -> None:

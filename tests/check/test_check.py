@@ -15,6 +15,7 @@ from governor.config import parse_config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from governor.config import Config
 
@@ -357,6 +358,29 @@ async def test_a_configuration_that_is_none_is_survived(configured: str) -> None
 @pytest.mark.parametrize("value", [None, 3, "x", [], {}, [None], [{}], -1, True])
 async def test_odd_model_configurations_are_survived(key: str, value: object) -> None:
     assert (await FakeTriton(model=model_config(**{key: value})).check(config())).findings
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("made/audit.jsonl", None),
+        ("made/there.jsonl", None),
+        ("none/audit.jsonl", "there is no folder"),
+        ("made", "it is a folder"),
+        ("link", "it is a link"),
+    ],
+)
+async def test_an_audit_file_that_cannot_be_written_is_a_warning(tmp_path: Path, path: str, why: str | None) -> None:
+    """A7: else the first to hear of it is the operator whose act is refused."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "there.jsonl").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "made" / "there.jsonl")
+    backend = f'[server]\naudit_file = "{tmp_path / path}"'
+    report = await FakeTriton().check(config(backend=backend))
+    [finding] = [each for each in report.findings if each.subject == "server.audit_file"]
+    assert finding.level == ("ok" if why is None else "warning")
+    assert (why or "can be written") in finding.sentence
+    assert not (tmp_path / "made" / "audit.jsonl").exists(), "a check makes nothing"
 
 
 async def test_findings_keep_the_order_of_the_configuration_and_few_requests_run_at_once() -> None:
