@@ -17,12 +17,14 @@ import trio
 from governor.errors import BackendTimeoutError, CreditWaitTimeoutError, GovernorError
 from governor.identity import CallRequest, CallState
 from governor.triton.outcomes import CallKind
+from governor.triton.requestcheck import RequestHead
 from governor.triton.wire import WireRequest, model_path
 
 from .departure import cancel_when_gone
 from .errors import WrongMethodError, send_error
-from .hardened import departure_of
-from .v2.bodies import SMALL_BYTES, BodyBudget, declared_bytes, read_body
+from .hardened import body_into_of, departure_of
+from .v2.ahead import AheadBody, text_bytes
+from .v2.bodies import SMALL_BYTES, BodyBudget, declared_bytes, read_body, read_large_body
 from .v2.head import longest_wait_s, request_head
 from .v2.models import find
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from governor.identity import Call, Head
     from governor.service import Governor
-    from governor.triton.requestcheck import RequestHead
+    from governor.triton.wire import Body
     from governor.turn import ServedModel
 
     T = TypeVar("T")
@@ -124,19 +126,53 @@ class Inference:
             await send_error(send, error)
             return
         try:
-            body = await read_body(receive, declared)
-            if body is not None:
-                # A body of no declared length may be smaller than it had to be taken for.
-                reserved = self._bodies.shrink(reserved, len(body))
-            await self._serve(scope, match, body, receive, send)
+            if not await self._serve_ahead(scope, match, declared, send):
+                body = await read_large_body(scope, receive, declared)
+                if body is not None:
+                    # A body of no declared length may be smaller than it had to be taken for.
+                    reserved = self._bodies.shrink(reserved, len(body))
+                await self._serve(scope, match, body, receive, send)
         finally:
             self._bodies.release(reserved)
+
+    async def _serve_ahead(self, scope: HTTPScope, match: re.Match[str], declared: int, send: ASGISendCallable) -> bool:
+        """Serves a request whose body can go straight through (ADR-0017); False if this one cannot."""
+        read_into, when_gone = body_into_of(scope), departure_of(scope)
+        size = text_bytes(scope["headers"], declared) if match[3] == CallKind.INFER.value else None
+        served = self._governor.models.get(match[1])
+        if read_into is None or when_gone is None or size is None or served is None:
+            return False
+        upload = served.identity.uploads.begin()
+        if upload is None:
+            return False
+        with trio.CancelScope() as leaving:
+            when_gone(leaving.cancel)
+            body, call = AheadBody(read_into, declared), None
+            try:
+                text = await body.text(size)
+                if text is not None:
+                    head = RequestHead.of(CallKind.INFER, self._version(match, served), text, declared - size)
+                    wait_s = longest_wait_s(scope["headers"], head, self._governor.config.limits.max_credit_wait_ms)
+                    await served.requests.check(head)
+                    request = self._request(scope, served, head, b"")
+                    await upload.send_head(request.wire, declared)
+                    if await body.pass_to(upload):
+                        call = served.identity.submit(request, key=_fairness_key(scope), upload=upload)
+            except GovernorError as error:
+                if await body.drain():
+                    await send_error(send, error)
+            finally:
+                if call is None:
+                    upload.over()
+            if call is not None:
+                await self._relay(served, call, send, wait_s, call.submitted_at_s + wait_s)
+        return True
 
     async def _serve(
         self,
         scope: HTTPScope,
         match: re.Match[str],
-        body: bytes | None,
+        body: Body | None,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
@@ -153,11 +189,10 @@ class Inference:
             await self._answer(scope, match, body, send)
             nursery.cancel_scope.cancel()
 
-    async def _answer(self, scope: HTTPScope, match: re.Match[str], body: bytes, send: ASGISendCallable) -> None:
+    async def _answer(self, scope: HTTPScope, match: re.Match[str], body: Body, send: ASGISendCallable) -> None:
         try:
             served = find(self._governor, match[1])
-            version, kind = match[2] or served.config.triton_version, CallKind(match[3])
-            head = request_head(scope["headers"], kind, version, body)
+            head = request_head(scope["headers"], CallKind(match[3]), self._version(match, served), body)
             wait_s = longest_wait_s(scope["headers"], head, self._governor.config.limits.max_credit_wait_ms)
             give_up_at = trio.current_time() + wait_s
             await served.requests.check(head)
@@ -165,12 +200,21 @@ class Inference:
         except GovernorError as error:
             await send_error(send, error)
             return
+        await self._relay(served, call, send, wait_s, give_up_at)
+
+    @staticmethod
+    async def _relay(served: ServedModel, call: Call, send: ASGISendCallable, wait_s: float, give_up_at: float) -> None:
         try:
             await _Relay(served, call, send, wait_s=wait_s, give_up_at=give_up_at).run()
         finally:
             call.abandon()
 
-    def _request(self, scope: HTTPScope, served: ServedModel, head: RequestHead, body: bytes) -> CallRequest:
+    @staticmethod
+    def _version(match: re.Match[str], served: ServedModel) -> str | None:
+        """The version that is asked for; None leaves it to Triton."""
+        return match[2] or served.config.triton_version
+
+    def _request(self, scope: HTTPScope, served: ServedModel, head: RequestHead, body: Body) -> CallRequest:
         config = served.config
         path = model_path(config.triton_model, head.version, head.kind.value)
         if scope["query_string"]:

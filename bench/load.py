@@ -36,7 +36,8 @@ class Plan:
     """What to send, and how often.
 
     Attributes:
-        body_bytes: the body is so long; `body` is repeated or used as it is when 0.
+        body_bytes: about so many bytes of raw tensor after its JSON, as Triton's clients send large ones, in place
+            of `body`; 0 for `body` itself.
         rate_per_s: requests due per second, at random times (Poisson); None for a closed loop.
         connections: the most that are open at once.
         seconds: how long requests are due; what is under way at the end may take `drain_s` more.
@@ -64,10 +65,18 @@ class Plan:
 
     def bytes_to_send(self) -> bytes:
         """The request."""
-        body = self.body.encode()
+        body, headers = self.body.encode(), tuple(self.headers)
         if self.body_bytes:
-            body = b" " * max(0, self.body_bytes - len(body)) + body
-        return request("POST", f"{self.host}:{self.port}", self.path, body, tuple(self.headers))
+            head, tensor = raw_tensor(self.body_bytes)
+            body, headers = head + tensor, (*headers, ("Inference-Header-Content-Length", str(len(head))))
+        return request("POST", f"{self.host}:{self.port}", self.path, body, headers)
+
+
+def raw_tensor(size: int) -> tuple[bytes, bytes]:
+    """The JSON and the bytes of an `infer` of one FP32 tensor of about so many bytes."""
+    floats = max(1, size // 4)
+    tensor = {"name": "X", "datatype": "FP32", "shape": [floats], "parameters": {"binary_data_size": 4 * floats}}
+    return json.dumps({"inputs": [tensor]}).encode(), bytes(4 * floats)
 
 
 @dataclass

@@ -121,6 +121,14 @@ def stock(place: Place) -> Running:
     return Running("stock", place.port, server)
 
 
+def relay(place: Place) -> Running:
+    """A process that passes bytes from one socket to the other and reads none: what one more copy costs."""
+    command = [sys.executable, "-m", "bench.relay", "--port", str(place.port), "--to", str(place.backend_port)]
+    server = Server("relay", command, folder=place.folder, cpu=place.cpu)
+    server.wait_for(place.port, "/v2/health/ready")
+    return Running("relay", place.port, server)
+
+
 def haproxy(place: Place) -> Running:
     """HAProxy, one thread, `maxconn` requests at the backend and `maxqueue` waiting."""
     timeout_ms = place.timeout_ms or 60_000
@@ -249,13 +257,14 @@ def ray(place: Place) -> Running:
 STARTS: dict[str, Start] = {
     "governor": governor,
     "stock": stock,
+    "relay": relay,
     "haproxy": haproxy,
     "nginx": nginx,
     "smg": smg,
     "litellm": litellm,
     "ray": ray,
 }
-ALWAYS = ("governor", "stock")
+ALWAYS = ("governor", "stock", "relay")
 """Targets that need nothing but the project itself."""
 
 

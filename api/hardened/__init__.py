@@ -28,7 +28,7 @@ from hypercorn.config import Config
 from hypercorn.trio import run as trio_worker
 
 from .connection import HardenedConnection
-from .exchange import departure_of
+from .exchange import ReadInto, body_into_of, departure_of
 from .limits import ClientGoneError, ConnectionLimits, LimitedConfig, UnsupportedHypercornError
 
 __all__ = [
@@ -36,7 +36,9 @@ __all__ = [
     "ClientGoneError",
     "ConnectionLimits",
     "LimitedConfig",
+    "ReadInto",
     "UnsupportedHypercornError",
+    "body_into_of",
     "departure_of",
     "install",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 import trio
 from hypercorn.utils import parse_socket_addr
 
-from .exchange import DEPARTURE, Exchange, path_and_query
+from .exchange import BODY_INTO, DEPARTURE, Exchange, path_and_query
 from .limits import ClientGoneError, ConnectionLimits, LimitedConfig, OpenConnections
 from .pieces import RECEIVE_BYTES, BodyPace, BoundedSender, Stream, socket_of
 from .refusals import HEAD_TOO_SLOW, TOO_MANY_CONNECTIONS, WRONG_HOST, note_refusal
@@ -207,7 +207,7 @@ class HardenedConnection:
             "query_string": query,
             "headers": reader.headers,
             "state": self.state.copy(),
-            "extensions": {DEPARTURE: exchange.when_gone},
+            "extensions": {DEPARTURE: exchange.when_gone, BODY_INTO: exchange.receive_into},
         }
         try:
             await self.app(
@@ -259,6 +259,10 @@ class HardenedConnection:
         """
         return await self._pace.receive(self.read, min(max(room, RECEIVE_BYTES), _READ_BYTES_MAX))
 
+    async def read_body_into(self, room: memoryview) -> int:
+        """As `read_body`, to where the bytes are to stay; how many came, 0 when the client is gone."""
+        return await self._pace.receive_into(self._read_into, room)
+
     async def read(self, room: int) -> bytes:
         """At most so many bytes; empty when the client is gone."""
         try:
@@ -271,6 +275,20 @@ class HardenedConnection:
                     return os.read(self._fd, room)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
+
+    async def _read_into(self, room: memoryview) -> int:
+        if not self._plain:
+            data = await self.read(min(len(room), _READ_BYTES_MAX))
+            room[: len(data)] = data
+            return len(data)
+        try:
+            while True:
+                # In the middle of a body the next bytes are often there already.
+                with suppress(BlockingIOError):
+                    return os.readv(self._fd, [room])
+                await trio.lowlevel.wait_readable(self._fd)
+        except OSError:
+            return 0
 
     # The end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 from urllib.parse import unquote
 
@@ -13,8 +14,6 @@ from .request import RefusedError
 from .response import ResponseWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
     from .refusals import Refusal
@@ -24,6 +23,8 @@ JOIN_BYTES: Final = 2**16
 """Pieces up to this length are joined to one write; longer ones are not copied."""
 DEPARTURE: Final = "governor.departure"
 """Key of the ASGI extension by which an application that needs no `receive` learns that its client is gone."""
+BODY_INTO: Final = "governor.body_into"
+"""Key of the ASGI extension by which an application has a body read to where it wants it, without a copy."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -36,6 +37,15 @@ def departure_of(scope: HTTPScope) -> Callable[[Callable[[], None]], None] | Non
     return cast("Callable[[Callable[[], None]], None] | None", found)
 
 
+ReadInto = Callable[[memoryview], Awaitable[int]]
+"""Reads the next bytes of a body into a buffer and returns how many: 0 at its end, or when the client has left."""
+
+
+def body_into_of(scope: HTTPScope) -> ReadInto | None:
+    """Reads a body of a declared length, instead of the request's `receive`; None under a server without it."""
+    return cast("ReadInto | None", scope["extensions"].get(BODY_INTO))
+
+
 class Wire(Protocol):
     """What an exchange needs of its connection."""
 
@@ -45,6 +55,9 @@ class Wire(Protocol):
 
     async def read_body(self, room: int) -> bytes:
         """The next bytes; empty when the client is gone. Raises `trio.TooSlowError` when they come too slowly."""
+
+    async def read_body_into(self, room: memoryview) -> int:
+        """The same, into `room`; how many came, 0 when the client is gone."""
 
     async def write(self, data: bytes) -> bool:
         """Writes all of it; False when the client is gone."""
@@ -123,22 +136,45 @@ class Exchange:
             await self._left.wait()
         return {"type": "http.disconnect"}
 
-    async def _receive_more(self) -> None:
+    async def receive_into(self, room: memoryview) -> int:
+        """The `governor.body_into` extension: see `body_into_of`."""
+        reader = self._reader
+        size = 0
+        if reader.chunks:
+            chunk = reader.chunks.popleft()
+            size = min(len(chunk), len(room))
+            room[:size] = chunk[:size]
+            if size < len(chunk):
+                reader.chunks.appendleft(chunk[size:])
+        elif not (reader.complete or self.gone):
+            size = await self._receive_more(room[: reader.left])
+        self._end_told = reader.complete and not reader.chunks
+        return size
+
+    async def _receive_more(self, room: memoryview | None = None) -> int:
+        """Reads on: into `room`, returning how much, or for `receive`; the client is gone where nothing came."""
         reader = self._reader
         if reader.waits_for_continue:
             reader.waits_for_continue = False
             if not self.writer.begun and not self._head:
                 await self._write(_CONTINUE)
         try:
-            data = await self._wire.read_body(reader.left)
-            if data:
-                reader.feed(data)
-                return
+            if room is not None:
+                size = await self._wire.read_body_into(room)
+                reader.took(size)
+            else:
+                data = await self._wire.read_body(reader.left)
+                size = len(data)
+                if data:
+                    reader.feed(data)
+            if size:
+                return size
         except trio.TooSlowError:
             await self.refuse(BODY_TOO_SLOW)
         except RefusedError as refused:
             await self.refuse(refused.refusal)
         self.client_left()
+        return 0
 
     async def send(self, message: ASGISendEvent | None) -> None:
         """The application's `send`.

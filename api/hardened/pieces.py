@@ -121,9 +121,20 @@ class BodyPace:
 
     async def receive(self, read: Callable[[int], Awaitable[bytes]], room: int) -> bytes:
         """The next bytes, at most `room`; `trio.TooSlowError` when they come too slowly."""
-        began = trio.current_time()
+        began_s = trio.current_time()
         with trio.fail_after(self._left_s):
             data = await read(room)
-        left_s = self._left_s - (trio.current_time() - began) + len(data) / self._limits.body_bytes_per_s
-        self._left_s = min(self._limits.body_timeout_s, max(0.0, left_s))
+        self._received(len(data), began_s)
         return data
+
+    async def receive_into(self, read_into: Callable[[memoryview], Awaitable[int]], room: memoryview) -> int:
+        """The same, into `room`; returns how many came."""
+        began_s = trio.current_time()
+        with trio.fail_after(self._left_s):
+            size = await read_into(room)
+        self._received(size, began_s)
+        return size
+
+    def _received(self, size: int, began_s: float) -> None:
+        left_s = self._left_s - (trio.current_time() - began_s) + size / self._limits.body_bytes_per_s
+        self._left_s = min(self._limits.body_timeout_s, max(0.0, left_s))

@@ -89,6 +89,11 @@ class RequestReader:
         if data:
             self._take_body(data)
 
+    def took(self, size: int) -> None:
+        """So many bytes of a body with a length were read elsewhere than by `feed`; no more than `left`."""
+        self.left -= size
+        self.complete = self.left == 0
+
     def _take_head(self, data: bytes) -> bytes:
         """Reads the head, or keeps what there is of it; returns what follows it."""
         data = self._kept + data if self._kept else data.lstrip(b"\r\n")

@@ -15,8 +15,12 @@ import trio
 from governor.core.credits import CreditQueue, WaitersFullError
 from governor.errors import RefusedError
 
+from ..hardened import body_into_of
+
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, HTTPScope
+
+    from governor.triton.wire import Body
 
 SMALL_BYTES: Final = 64 * 1024
 """Bodies of a known length up to this one are not counted; `server.max_in_flight` bounds them."""
@@ -115,6 +119,28 @@ def declared_bytes(scope: HTTPScope) -> int | None:
     if declared is not None:
         return int(declared)
     return None if any(name == b"transfer-encoding" for name, _ in scope["headers"]) else 0
+
+
+async def read_large_body(scope: HTTPScope, receive: ASGIReceiveCallable, declared: int) -> Body | None:
+    """As `read_body`, for a large one: read from the socket to where it stays, if the server offers that.
+
+    Args:
+        scope: the request's.
+        receive: the request's.
+        declared: the declared length; 0 if there is none.
+    """
+    read_into = body_into_of(scope) if declared else None
+    if read_into is None:
+        return await read_body(receive, declared)
+    whole = memoryview(bytearray(declared))
+    missing = whole
+    while missing:
+        size = await read_into(missing)
+        if not size:
+            return None
+        missing = missing[size:]
+        await trio.lowlevel.checkpoint()  # a client that is never waited for must not starve the others
+    return whole.toreadonly()
 
 
 async def read_body(receive: ASGIReceiveCallable, expected: int = 0) -> bytes | None:

@@ -17,6 +17,8 @@ from governor.triton.requestcheck import CHECKED_BYTES_MAX, RequestHead
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from governor.triton.wire import Body
+
 TIMEOUT_HEADER: Final = b"triton-timeout"
 """A caller's bound on its wait for a slot, in microseconds, as Triton's request parameter `timeout`."""
 UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -51,7 +53,7 @@ class _Form(NamedTuple):
 
 
 def request_head(
-    fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version: str | None, body: bytes | memoryview
+    fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version: str | None, body: Body
 ) -> RequestHead:
     """The part of a request that can be checked.
 
@@ -73,10 +75,10 @@ def request_head(
     return RequestHead.of(kind, version, bytes(body[:size]), len(body) - size)
 
 
-def _refuse_fatal_shapes(form: _Form, body: bytes | memoryview) -> None:
+def _refuse_fatal_shapes(form: _Form, body: Body) -> None:
     size = form.json_bytes
     if form.encoding in _PLAIN:
-        text: bytes | memoryview = body if size is None else memoryview(body)[:size]
+        text: Body = body if size is None else memoryview(body)[:size]
         fault = find_fatal_shape(text, body_bytes=len(body))
     elif form.encoding in _ENCODINGS:
         fault = find_fatal_shape(_unpacked(body, size), body_bytes=max(len(body), UNPACKED_BYTES_MAX))
@@ -86,7 +88,7 @@ def _refuse_fatal_shapes(form: _Form, body: bytes | memoryview) -> None:
         raise refusal_of(fault)
 
 
-def _unpacked(body: bytes | memoryview, size: int | None) -> bytes:
+def _unpacked(body: Body, size: int | None) -> bytes:
     """The JSON of a compressed request, or what there is of it if its end is missing, as Triton reads it."""
     if size == 0:
         return b""

@@ -19,6 +19,7 @@ from governor.errors import BackendProtocolError, GovernorError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from governor.identity.uploads import Upload
     from governor.tracing import CallSpans
     from governor.triton.outcomes import CallKind
     from governor.triton.wire import Headers, WireRequest
@@ -74,6 +75,7 @@ class Call:
         error: why the answer is missing or incomplete; None so far or for good.
         abandoned: its caller has left.
         spans: how it is traced; None where nothing is.
+        upload: its request, if that was sent ahead of the credit; None where it is sent with it.
         submitted_at_s: when its caller asked for a credit, in monotonic seconds.
         scope: cancelling it gives the call's connection up.
     """
@@ -85,6 +87,7 @@ class Call:
         key: str,
         on_abandon: Callable[[Call], None],
         spans: CallSpans | None = None,
+        upload: Upload | None = None,
     ) -> None:
         self.request = request
         self.key = key
@@ -93,6 +96,7 @@ class Call:
         self.error: GovernorError | None = None
         self.abandoned = False
         self.spans = spans
+        self.upload = upload
         self.submitted_at_s = trio.current_time()
         self.scope = trio.CancelScope()
         self._on_abandon = on_abandon
@@ -200,6 +204,8 @@ class Call:
         if self.state is CallState.ENDED:
             return
         self.state = CallState.ENDED
+        if self.upload is not None:
+            self.upload.over()
         if self.error is None:
             self.error = error
         if self.spans is not None:

@@ -38,7 +38,8 @@ from governor.identity.notes import ClaimNotes
 from governor.identity.operator import OperatorExits
 from governor.identity.readings import ReadingWatch
 from governor.identity.runners import CallRunners
-from governor.identity.values import IdentityStatistics, IdentityTotals
+from governor.identity.uploads import Uploads, WholeRequest
+from governor.identity.values import IdentityStatistics, IdentityTotals, oldest_ages_s
 from governor.recent import VerdictTeller, unobserved
 from governor.triton.lane import CallEnd
 from governor.triton.outcomes import CallKind, counted, speaks_for_triton
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from governor.core.counting import Reading
     from governor.core.evidence import Ticket, Verdict
     from governor.identity.port import LanePort, ModelPort
+    from governor.identity.uploads import Upload, Way
     from governor.identity.values import IdentityKey, IdentitySettings
     from governor.recent import Observer
     from governor.tracing import Tracer
@@ -103,6 +105,7 @@ class Identity:
         self._lives_begun = 0
         self._ensemble = False
         self._first_look = FirstLook(self, self._ledger)
+        self.uploads = Uploads(self._lanes, self._first_look, self._room)
         self.operator = OperatorExits(str(key), self, self._ledger)
         self.notes = ClaimNotes()
         self.watch = ReadingWatch()
@@ -117,12 +120,13 @@ class Identity:
 
     # The caller's side: synchronous
 
-    def submit(self, request: CallRequest, *, key: str) -> Call:
+    def submit(self, request: CallRequest, *, key: str, upload: Upload | None = None) -> Call:
         """Queues a call for a slot credit and returns it at once; it starts as soon as it gets one.
 
         Args:
             request: what to send.
             key: who asks; waiting keys get credits in turn (A6).
+            upload: has sent the request already but for its end; the call's own from now on, unless this raises.
 
         A call of a caller with many that wait may give way to it and ends with CreditQueueFullError.
 
@@ -135,7 +139,7 @@ class Identity:
         if request.prompt_id is None:
             self._entrance.check()
         spans = self._tracer.call(str(self.key)) if self._tracer is not None else None
-        call = Call(request, key=key, on_abandon=self._abandoned, spans=spans)
+        call = Call(request, key=key, on_abandon=self._abandoned, spans=spans, upload=upload)
         try:
             gave_way = self._queue.push(key, call)
         except WaitersFullError:
@@ -144,6 +148,11 @@ class Identity:
             self._refuse(gave_way)
         self.settle()
         return call
+
+    def _room(self) -> int:
+        """How many calls more would get a credit at once. Traced calls send what they know only then (W3C context)."""
+        takes_calls = self._nursery is not None and not (self._draining or self.held or self._tracer is not None)
+        return self._ledger.free - len(self._queue) if takes_calls else 0
 
     def _refuse(self, call: Call) -> CreditQueueFullError:
         self.totals.refused += 1
@@ -223,6 +232,7 @@ class Identity:
 
     def statistics(self) -> IdentityStatistics:
         """A snapshot."""
+        now_s = trio.current_time()
         return IdentityStatistics(
             key=self.key,
             ledger=self._ledger.snapshot(),
@@ -233,20 +243,9 @@ class Identity:
             last_reading_error=self._chronicle.reading_error,
             facts=self.facts,
             chronicle=self._chronicle,
-            oldest_waiting_s=self._oldest_waiting_s(),
-            oldest_claims_s=self._oldest_claims_s(),
+            oldest_waiting_s=max((now_s - call.submitted_at_s for call in self._queue.heads()), default=None),
+            oldest_claims_s=oldest_ages_s(self._ledger.claims.values(), now_s),
         )
-
-    def _oldest_waiting_s(self) -> float | None:
-        since_s = min((call.submitted_at_s for call in self._queue.heads()), default=None)
-        return trio.current_time() - since_s if since_s is not None else None
-
-    def _oldest_claims_s(self) -> dict[ClaimState, float]:
-        oldest: dict[ClaimState, float] = {}
-        now_s = trio.current_time()
-        for claim in self._ledger.claims.values():
-            oldest[claim.state] = max(oldest.get(claim.state, 0.0), now_s - claim.opened_at_s)
-        return oldest
 
     # The nursery
 
@@ -302,14 +301,14 @@ class Identity:
     # One call
 
     async def _run_call(self, call: Call, claim_id: int) -> None:
-        lane = self._lanes.take()
+        way: Way = call.upload or WholeRequest(self._lanes)
         error: GovernorError | None = None
         try:
-            await self._first_look.connect(lane)
+            await way.connect(self._first_look)
             if call.abandoned:
                 # Nobody wants the answer and nothing was sent: the backend need not work for it.
                 raise BackendUnavailableError("abandoned before it was sent")
-            error = await self._exchange(call, claim_id, lane)
+            error = await self._exchange(call, claim_id, way)
         except GovernorError as failed:
             error = failed
             self._lost(claim_id, failed)
@@ -323,19 +322,19 @@ class Identity:
             raise
         finally:
             # The lane is free and the caller hears of it in any case; the credit is the ledger's affair alone.
-            self._lanes.give_back(lane)
+            way.over()
             del self._calls[claim_id]
             call.end(error)
 
-    async def _exchange(self, call: Call, claim_id: int, lane: LanePort) -> GovernorError | None:
+    async def _exchange(self, call: Call, claim_id: int, way: Way) -> GovernorError | None:
         """Sends the request and takes the whole answer, however long its caller stays.
 
         Returns:
             Why the caller gets no complete answer, or None.
         """
-        self._ledger.dispatch(claim_id, lane.boot)
+        self._ledger.dispatch(claim_id, way.lane.boot)
         self.notes.dispatched(claim_id, self._ledger.epoch)
-        exchange = lane.exchange(call.wire(), on_delivered=partial(self._delivered, claim_id, lane))
+        exchange = way.exchange(call.wire(), partial(self._delivered, claim_id, way.lane))
         error: GovernorError | None = None
         head, error_body = Head(0, ()), bytearray()
         try:

@@ -28,20 +28,32 @@ class LanePool:
         self._make = make
         self.idle_s = idle_s
         self._free: list[tuple[float, LanePort]] = []
+        self._ahead: set[LanePort] = set()
         self._returned = trio.Event()
 
     def take(self) -> LanePort:
         """The most recently used free lane, or a new one."""
         return self._free.pop()[1] if self._free else self._make()
 
+    def take_ahead(self) -> LanePort:
+        """The same, for a request that is sent ahead of its credit: `close` closes it, until `has_credit`."""
+        lane = self.take()
+        self._ahead.add(lane)
+        return lane
+
+    def has_credit(self, lane: LanePort) -> None:
+        """What was sent ahead is about to be delivered: from now on its call alone decides about the connection."""
+        self._ahead.discard(lane)
+
     def give_back(self, lane: LanePort) -> None:
         """The exchange on it is over, in whatever way."""
+        self._ahead.discard(lane)
         self._free.append((trio.current_time(), lane))
         self._returned.set()
 
     def close(self, *, but: str | None = None) -> None:
-        """Closes every free lane at once, except those to the process with the boot identity `but`."""
-        for _, lane in self._free:
+        """Closes every lane without a credit at once, except those to the process with the boot identity `but`."""
+        for lane in (*(lane for _, lane in self._free), *self._ahead):
             if but is None or lane.boot != but:
                 lane.close()
 

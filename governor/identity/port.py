@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from governor.core.counting import Reading
     from governor.triton.lane import CallEnd
     from governor.triton.metadata import ModelFacts
-    from governor.triton.wire import Headers, WireRequest
+    from governor.triton.wire import Body, Headers, WireRequest
 
 
 class AnswerPort(Protocol):
@@ -30,6 +30,18 @@ class ExchangePort(Protocol):
     @property
     def end(self) -> CallEnd | None:
         """What is proven about the call once the exchange is left; None before."""
+
+    async def begin(self, length: int) -> None:
+        """Sends the head of a request whose body goes ahead of its end. Raises BackendUnavailableError."""
+
+    async def send_ahead(self, piece: Body) -> None:
+        """Sends a piece of the body, never its last byte. Raises BackendUnavailableError."""
+
+    def end_with(self, end: Body, on_delivered: Callable[[], None] | None) -> None:
+        """The rest of the body, which is sent when the exchange is entered."""
+
+    def give_up(self) -> None:
+        """Ends an exchange that was begun and is not entered: it was never delivered. Synchronous, also twice."""
 
     async def __aenter__(self) -> AnswerPort: ...
 

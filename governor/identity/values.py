@@ -1,4 +1,4 @@
-"""What an identity is called, bounded by, counts and shows: values only, no behaviour."""
+"""What an identity is called, bounded by, counts and shows: values only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from governor.core.claims import ClaimState
+    from collections.abc import Iterable
+
+    from governor.core.claims import Claim, ClaimState
     from governor.core.evidence import LedgerSnapshot, LedgerTotals, OnFall
     from governor.identity.chronicle import Chronicle
     from governor.triton.metadata import ModelFacts
@@ -72,3 +74,11 @@ class IdentityStatistics:
     chronicle: Chronicle
     oldest_waiting_s: float | None
     oldest_claims_s: dict[ClaimState, float]
+
+
+def oldest_ages_s(claims: Iterable[Claim], now_s: float) -> dict[ClaimState, float]:
+    """Seconds since the oldest claim of each state got its credit."""
+    oldest: dict[ClaimState, float] = {}
+    for claim in claims:
+        oldest[claim.state] = max(oldest.get(claim.state, 0.0), now_s - claim.opened_at_s)
+    return oldest

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from governor.triton.transport import Origin, WireStream
-    from governor.triton.wire import Headers, WireRequest
+    from governor.triton.wire import Body, Headers, WireRequest
 
 
 class Delivery(enum.Enum):
@@ -169,6 +169,9 @@ class Exchange:
     A block that is left before the answer is complete closes the connection. The lane itself survives whatever
     happens here; the next exchange opens a new connection.
 
+    A large body may go ahead of its end (ADR-0017): `begin`, `send_ahead` as often as needed, `end_with`. Nothing of it
+    executes before the exchange is entered, which sends the end; `give_up` where it is never entered.
+
     Attributes:
         delivery: E3, exact at any time, also after any exception.
         generation: number of the connection that carried it; 0 before there was one.
@@ -192,6 +195,9 @@ class Exchange:
         self._left = False
         self._entered = False
         self._reusable = False
+        self._to_come = 0
+        self._end: Body | None = None
+        self._cut: trio.BrokenResourceError | None = None
 
     @property
     def origin(self) -> str:
@@ -207,16 +213,44 @@ class Exchange:
             return CallEnd.NEVER_DELIVERED
         return CallEnd.ANSWERED if self._answer is not None and self._answer.complete else CallEnd.UNKNOWN
 
+    async def begin(self, length: int) -> None:
+        """Sends the head of a request whose body of `length` bytes, at least one, goes ahead of its end."""
+        assert self._link is None, "an exchange is begun once, before it is entered"
+        self._to_come = length
+        await self._take_link()
+        await self._send_part(self._head(length))
+
+    async def send_ahead(self, piece: Body) -> None:
+        """Sends the next piece of the body, which must not hold its last byte: that would deliver the request."""
+        if len(piece) >= self._to_come:
+            raise ValueError(f"{len(piece)} bytes of the {self._to_come} to come would deliver the request")
+        await self._send_part(piece)
+        self._to_come -= len(piece)
+
+    def end_with(self, end: Body, on_delivered: Callable[[], None] | None) -> None:
+        """What is left of the body, sent when the exchange is entered.
+
+        Args:
+            end: the bytes.
+            on_delivered: see `Lane.exchange`.
+        """
+        if len(end) != self._to_come:
+            raise ValueError(f"the body ends after {self._to_come} bytes, not {len(end)}")
+        self._end, self._on_delivered = end, on_delivered
+
+    def give_up(self) -> None:
+        """Closes the connection of an exchange that was begun and will not be entered: never delivered (E3)."""
+        if not self._entered:
+            self._entered = True
+            self._leave()
+
     async def __aenter__(self) -> Answer:
         assert not self._entered, "an exchange is entered once"
         self._entered = True
+        if self._end is None:
+            await self._take_link()
+        assert self._link is not None
         try:
-            self._link = await self._carrier.take()
-        except BaseException:
-            self._left = True
-            raise
-        try:
-            self.generation, self.boot = self._link.generation, self._link.boot
             parser = AnswerParser(bodiless=self._request.method == "HEAD")
             await self._send(self._link.wire, parser)
             while not parser.status:
@@ -258,9 +292,37 @@ class Exchange:
         if parser.complete:
             self._reusable = parser.reusable and self.delivery is Delivery.DELIVERED
 
-    async def _send(self, wire: WireStream, parser: AnswerParser) -> None:
+    async def _take_link(self) -> None:
         try:
-            await wire.send(self._head(), self._request.body, stall_s=self._carrier.write_timeout_s)
+            self._link = await self._carrier.take()
+        except BaseException:
+            self._left = True
+            raise
+        self.generation, self.boot = self._link.generation, self._link.boot
+
+    async def _send_part(self, part: Body) -> None:
+        """A part that does not deliver the request. A peer that hangs up may have answered: entering reads that."""
+        assert self._link is not None
+        if self._cut is not None:
+            return
+        try:
+            await self._link.wire.send(part, stall_s=self._carrier.write_timeout_s)
+        except trio.BrokenResourceError as broken:
+            self._cut = broken
+        except BaseException as error:
+            self.give_up()
+            self._raise_failure(error)
+            raise
+
+    async def _send(self, wire: WireStream, parser: AnswerParser) -> None:
+        body = self._request.body
+        parts = (self._head(len(body)), body) if self._end is None else (self._end,)
+        try:
+            if self._cut is not None:
+                raise self._cut
+            if self._end is not None and wire.spoke:
+                raise trio.BrokenResourceError("the peer answered or hung up before the end of the request")
+            await wire.send(*parts, stall_s=self._carrier.write_timeout_s)
         except trio.BrokenResourceError as broken:
             # A server may refuse an upload and close: its answer is worth more than the broken pipe.
             try:
@@ -283,15 +345,16 @@ class Exchange:
             raise translated from error
 
     def _leave(self) -> None:
-        self._left = True
-        self._carrier.give_back(self._link)
+        if not self._left:
+            self._left = True
+            self._carrier.give_back(self._link)
 
-    def _head(self) -> bytes:
+    def _head(self, length: int) -> bytes:
         """Request line and headers, with nothing but what the request and the connection ask for."""
         request, origin = self._request, self._carrier.origin
         lines = [f"{request.method} {origin.prefix}{request.path} HTTP/1.1\r\nHost: {origin.host_field}"]
         lines += [f"{name}: {value}" for name, value in request.headers]
-        if request.body or request.method not in {"GET", "HEAD"}:
-            lines.append(f"Content-Length: {len(request.body)}")
+        if length or request.method not in {"GET", "HEAD"}:
+            lines.append(f"Content-Length: {length}")
         lines.append("\r\n")
         return "\r\n".join(lines).encode("latin-1")

@@ -18,6 +18,8 @@ import trio
 if TYPE_CHECKING:
     import ssl
 
+    from governor.triton.wire import Body
+
 _WRITE_STEP = 256 * 1024
 """The stall timeout of a write starts anew after so many bytes, so that a slow upload is not taken for a stall."""
 _READ_BYTES = 64 * 1024
@@ -132,14 +134,14 @@ class WireStream:
             raise
         return cls(stream, raw)
 
-    async def send(self, head: bytes, body: bytes, *, stall_s: float) -> None:
-        """Hand a request to the kernel. `stall_s` bounds each stall, not the whole.
+    async def send(self, *parts: Body, stall_s: float) -> None:
+        """Hand a request, or a part of one, to the kernel. `stall_s` bounds each stall, not the whole.
 
         Returning means that the kernel took every byte; raising, that it did not take the last one. It returns
         without a checkpoint after the last byte (ADR-0003).
 
-        Head and body are two writes, so that a near peer that has just closed answers the first with a reset
-        before the second: then the call was never delivered, and nobody has to wonder.
+        Each part is a write of its own. Head and body are two, so that a near peer that has just closed answers the
+        first with a reset before the second: then the call was never delivered, and nobody has to wonder.
 
         Raises:
             StalledError: no byte was taken within `stall_s`.
@@ -147,23 +149,33 @@ class WireStream:
         """
         self._used = True
         self.in_flight = True
-        await self._send_all(head, stall_s)
-        if body:
-            await self._send_all(body, stall_s)
+        for part in parts:
+            if part:
+                await self._send_all(part, stall_s)
 
-    async def _send_all(self, data: bytes, stall_s: float) -> None:
-        sent = self._send_now(data) if self._plain else 0
-        if sent == len(data):
-            return
-        view = memoryview(data)
+    async def _send_all(self, data: Body, stall_s: float) -> None:
         try:
-            for start in range(sent, len(view), _WRITE_STEP):
-                with trio.fail_after(stall_s):
-                    await self._stream.send_all(view[start : start + _WRITE_STEP])
+            await (self._send_plain(data, stall_s) if self._plain else self._send_secure(data, stall_s))
         except trio.TooSlowError as error:
             raise StalledError(f"the peer took no byte for {stall_s} s") from error
 
-    def _send_now(self, data: bytes) -> int:
+    async def _send_plain(self, data: Body, stall_s: float) -> None:
+        sent = self._send_now(data)
+        if sent == len(data):
+            return
+        view = memoryview(data)
+        while view := view[sent:]:
+            with trio.fail_after(stall_s):
+                await trio.lowlevel.wait_writable(self._fd)
+            sent = self._send_now(view)
+
+    async def _send_secure(self, data: Body, stall_s: float) -> None:
+        view = memoryview(data)
+        for start in range(0, len(view), _WRITE_STEP):
+            with trio.fail_after(stall_s):
+                await self._stream.send_all(view[start : start + _WRITE_STEP])
+
+    def _send_now(self, data: Body) -> int:
         """As much as the kernel takes without waiting."""
         if self.closed:
             raise trio.ClosedResourceError("the connection was closed here")
@@ -211,6 +223,14 @@ class WireStream:
     def readable(self) -> bool:
         """The peer sent something, or closed. On a connection without a request in flight both make it useless."""
         return self._raw.socket.is_readable()
+
+    @property
+    def spoke(self) -> bool:
+        """The peer sent something, or closed, in the middle of a request.
+
+        Over TLS what it sent may be nothing of HTTP, so it is not looked at.
+        """
+        return self._plain and (self.closed or self.readable)
 
     @property
     def usable(self) -> bool:

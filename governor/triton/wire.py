@@ -15,6 +15,9 @@ from governor.errors import InvalidRequestError
 Headers = tuple[tuple[str, str], ...]
 """Header fields in order, names as sent; a name may occur more than once."""
 
+Body = bytes | memoryview
+"""A request's body: its bytes, or a view of a buffer that nobody writes to any more."""
+
 _METHOD = re.compile(r"[A-Z]{1,16}")
 _TARGET = re.compile(r"/[!-~]*")  # visible ASCII: no space, no control byte, nothing to be encoded
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
@@ -40,7 +43,7 @@ class WireRequest:
     method: str
     path: str
     headers: Headers = ()
-    body: bytes = b""
+    body: Body = b""
 
     def __post_init__(self) -> None:
         if not _METHOD.fullmatch(self.method):

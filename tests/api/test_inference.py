@@ -246,7 +246,7 @@ async def test_the_timeout_parameter_is_passed_on_and_no_field_of_generate(autoj
         await trio.sleep(0.5)
         sent = with_timeout(1_000)
         assert (await up.ask("POST", "/v2/models/chat/generate", body=sent)).status == 200
-        assert json.loads(up.world.wires[1].body) == sent
+        assert json.loads(bytes(up.world.wires[1].body)) == sent
 
 
 async def test_a_full_queue_for_credits_is_a_503_at_once(autojump_clock: MockClock) -> None:

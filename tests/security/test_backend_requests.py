@@ -99,7 +99,7 @@ def test_a_prompts_text_is_data_and_nothing_else(text: str) -> None:
                 return
             [wire] = up.world.wires
             assert wire.path == "/v2/models/m/generate"
-            sent = json.loads(wire.body)
+            sent = json.loads(bytes(wire.body))
             assert sent["text_input"] == text
             assert set(sent) <= {"text_input", "id", "parameters"}
 

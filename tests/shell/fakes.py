@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from governor.triton.metadata import ModelFacts
-    from governor.triton.wire import WireRequest
+    from governor.triton.wire import Body, WireRequest
     from tests.shell.world import Connection, Response, World
 
 
@@ -108,6 +109,10 @@ class FakeExchange:
         self._left = False
         self._answer: FakeAnswer | None = None
         self._response: Response | None = None
+        self._entered = False
+        self._connection: Connection | None = None
+        self._body = b""
+        self._to_come = 0
 
     @property
     def end(self) -> CallEnd | None:
@@ -117,13 +122,46 @@ class FakeExchange:
             return CallEnd.NEVER_DELIVERED
         return CallEnd.ANSWERED if self._answer is not None and self._answer.complete else CallEnd.UNKNOWN
 
-    async def __aenter__(self) -> FakeAnswer:
+    async def begin(self, length: int) -> None:
+        self._to_come = length
+        self._connection = await self._take()
+        self._lane.world.note("begun")
+
+    async def send_ahead(self, piece: Body) -> None:
+        if len(piece) >= self._to_come:
+            raise ValueError("this would deliver the request")
+        assert self._connection is not None
+        await trio.lowlevel.checkpoint()
+        if self._connection.broken and not self._lane.connected:
+            self.give_up()
+            raise BackendUnavailableError("the connection was closed here")
+        self._body += bytes(piece)
+        self._to_come -= len(piece)
+
+    def end_with(self, end: Body, on_delivered: Callable[[], None] | None) -> None:
+        if len(end) != self._to_come:
+            raise ValueError("the body ends elsewhere")
+        self._request = replace(self._request, body=self._body + bytes(end))
+        self._on_delivered = on_delivered
+
+    def give_up(self) -> None:
+        if not self._entered:
+            self._entered = True
+            self._leave(close=True)
+
+    async def _take(self) -> Connection:
         try:
             connection = await self._lane.take()
         except BaseException:
             self._left = True
             raise
         self.generation, self.boot = self._lane.generation, self._lane.boot
+        return connection
+
+    async def __aenter__(self) -> FakeAnswer:
+        assert not self._entered, "an exchange is entered once"
+        self._entered = True
+        connection = self._connection or await self._take()
         try:
             self._response = response = await self._deliver(connection)
             while response.status is None:
@@ -157,6 +195,8 @@ class FakeExchange:
         self._leave(close=not self._answer.complete)
 
     def _leave(self, *, close: bool) -> None:
+        if self._left:
+            return
         self._left = True
         if close:
             self._lane.close()

@@ -454,8 +454,8 @@ def ensemble_facts() -> ModelFacts:
 def _text_of(wire: WireRequest) -> str:
     if wire.path.endswith("/infer"):
         size = next(int(value) for name, value in wire.headers if name.lower() == "inference-header-content-length")
-        return wire.body[size + 4 :].decode()
-    text = json.loads(wire.body)["text_input"]
+        return bytes(wire.body[size + 4 :]).decode()
+    text = json.loads(bytes(wire.body))["text_input"]
     assert isinstance(text, str)
     return text
 

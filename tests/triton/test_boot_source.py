@@ -31,7 +31,7 @@ class Process:
         if not self.loaded:
             return Fetched(400, b'{"error":"Request for unknown model : m"}')
         if request.method == "POST":
-            self._log_frequency = json.loads(request.body)["log_frequency"]
+            self._log_frequency = json.loads(bytes(request.body))["log_frequency"]
         return Fetched(200, json.dumps({"trace_level": ["OFF"], "log_frequency": self._log_frequency}).encode())
 
 

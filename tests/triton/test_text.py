@@ -47,7 +47,7 @@ def test_generate_request_carries_text_parameters_and_id(text: str) -> None:
     request = build_text_request(GENERATE, text, parameters={"max_tokens": 7, "stop": ["a"]}, request_id="r1")
     assert (request.method, request.path) == ("POST", "/v2/models/m/generate")
     assert request.headers == (("Content-Type", "application/json"),)
-    assert json.loads(request.body) == {"text_input": text, "max_tokens": 7, "stop": ["a"], "id": "r1"}
+    assert json.loads(bytes(request.body)) == {"text_input": text, "max_tokens": 7, "stop": ["a"], "id": "r1"}
 
 
 def test_version_and_tensor_names_are_the_targets() -> None:
@@ -56,7 +56,7 @@ def test_version_and_tensor_names_are_the_targets() -> None:
     )
     request = build_text_request(target, "x")
     assert request.path == "/v2/models/a%20b/versions/3/generate_stream"
-    assert json.loads(request.body) == {"PROMPT": "x"}
+    assert json.loads(bytes(request.body)) == {"PROMPT": "x"}
     assert decode_generate(target, b'{"ANSWER":"y"}') == "y"
 
 
@@ -70,7 +70,7 @@ def test_infer_request_is_one_bytes_tensor_with_its_length_in_front(
     assert request.path == "/v2/models/m/infer"
     headers = dict(request.headers)
     length = int(headers["Inference-Header-Content-Length"])
-    head = json.loads(request.body[:length])
+    head = json.loads(bytes(request.body[:length]))
     data = text.encode()
     assert head == {
         "id": "r1",
