@@ -27,14 +27,14 @@ async def broken_exchange(peer: Peer, kind: type[BackendError], body: bytes, scr
     lane = peer.lane()
     exchange = lane.exchange(post(body))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(script, await _connected(peer, lane))
+        nursery.start_soon(script, await connected(peer, lane))
         with trio.fail_after(PATIENCE_S), pytest.raises(kind):
             await run_to_end(exchange)
     assert not lane.connected, "a broken exchange costs its connection"
     return exchange
 
 
-async def _connected(peer: Peer, lane: Lane) -> Connection:
+async def connected(peer: Peer, lane: Lane) -> Connection:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.connect)
         return await peer.accept()
@@ -53,7 +53,7 @@ async def test_refused_connection_is_never_delivered() -> None:
 async def test_complete_answers_are_delivered_and_share_one_connection() -> None:
     async with open_peer() as peer, trio.open_nursery() as nursery:
         lane = peer.lane()
-        connection = await _connected(peer, lane)
+        connection = await connected(peer, lane)
         for number in range(3):
             told: list[Delivery] = []
             exchange = lane.exchange(post(b"%d" % number), on_delivered=lambda: told.append(exchange.delivery))  # noqa: B023
@@ -87,7 +87,7 @@ async def test_peer_gone_before_the_body_was_taken_is_never_delivered(how: str) 
 async def test_peer_that_stops_reading_is_never_delivered_after_the_write_timeout() -> None:
     async with open_peer(receive_buffer=16_384) as peer:
         lane = peer.lane(write_timeout_ms=100)
-        connection = await _connected(peer, lane)
+        connection = await connected(peer, lane)
         exchange = lane.exchange(post(BIG))
         with trio.fail_after(PATIENCE_S), pytest.raises(BackendUnavailableError, match="took no byte"):
             await run_to_end(exchange)
@@ -107,7 +107,7 @@ async def test_slow_but_steady_upload_outlives_the_write_timeout() -> None:
 
     async with open_peer(receive_buffer=65_536) as peer, trio.open_nursery() as nursery:
         lane = peer.lane(write_timeout_ms=200)
-        nursery.start_soon(script, await _connected(peer, lane))
+        nursery.start_soon(script, await connected(peer, lane))
         exchange = lane.exchange(post(BIG))
         started = trio.current_time()
         assert await run_to_end(exchange) == b"ok"
@@ -127,7 +127,7 @@ async def test_early_answer_to_an_unread_body_is_an_answer_but_never_delivered()
 
     async with open_peer(receive_buffer=16_384) as peer, trio.open_nursery() as nursery:
         lane = peer.lane(write_timeout_ms=500)
-        nursery.start_soon(script, await _connected(peer, lane))
+        nursery.start_soon(script, await connected(peer, lane))
         exchange = lane.exchange(post(BIG))
         async with exchange as answer:
             assert (answer.status, await answer.read(10)) == (413, b"big")
@@ -199,7 +199,7 @@ async def test_answer_that_is_not_http_leaves_the_end_unknown(sent: bytes) -> No
 async def test_connection_closed_while_idle_is_replaced_before_anything_is_sent() -> None:
     async with open_peer() as peer, trio.open_nursery() as nursery:
         lane = peer.lane()
-        first = await _connected(peer, lane)
+        first = await connected(peer, lane)
         first.close()
         await trio.testing.wait_all_tasks_blocked(0.01)
         exchange = lane.exchange(post())
@@ -222,7 +222,7 @@ async def test_close_that_crosses_the_request_counts_as_delivered_and_is_not_ret
     monkeypatch.setattr(WireStream, "readable", property(lambda _: False))
     async with open_peer() as peer:
         lane = peer.lane()
-        connection = await _connected(peer, lane)
+        connection = await connected(peer, lane)
         getattr(connection, how)()
         await trio.testing.wait_all_tasks_blocked(0.01)
         # One write: with a body there are two, and on a near connection the answer to the first is a reset that makes
@@ -248,10 +248,10 @@ async def test_cancelled_at_any_step_delivery_is_what_the_peer_saw(size: int, *,
         async with open_peer(tls=tls, receive_buffer=16_384) as peer, trio.open_nursery() as nursery:
             lane = peer.lane()
             exchange = lane.exchange(post(body))
-            seen = _Seen()
-            nursery.start_soon(_serve_and_watch, peer, seen)
+            seen = Seen()
+            nursery.start_soon(serve_and_watch, peer, seen)
             with trio.fail_after(PATIENCE_S), trio.CancelScope() as scope:
-                async with _CancelAt(scope, step):
+                async with CancelAt(scope, step):
                     assert await run_to_end(exchange) == b"ok"
             lane.close()
             # A cancellation before connecting leaves nothing to accept.
@@ -271,7 +271,7 @@ async def test_cancelled_at_any_step_delivery_is_what_the_peer_saw(size: int, *,
     assert outcomes >= expected, "the sweep must reach every kind of end"
 
 
-class _Seen:
+class Seen:
     """What the peer knows at the end of a connection."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class _Seen:
         self.serving = trio.CancelScope()
 
 
-async def _serve_and_watch(peer: Peer, seen: _Seen) -> None:
+async def serve_and_watch(peer: Peer, seen: Seen) -> None:
     """Take the request slowly, answer it, and find out whether it was whole."""
     try:
         with seen.serving:
@@ -299,7 +299,7 @@ async def _serve_and_watch(peer: Peer, seen: _Seen) -> None:
         seen.over.set()
 
 
-class _CancelAt(trio.abc.Instrument):
+class CancelAt(trio.abc.Instrument):
     """Cancels a scope at the n-th scheduling event: a step of the task that entered, or a wait of the whole loop."""
 
     def __init__(self, scope: trio.CancelScope, step: int) -> None:

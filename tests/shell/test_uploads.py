@@ -1,0 +1,225 @@
+"""ADR-0017: a large request goes ahead of its credit but for its end; it holds no slot, and nothing of it executes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from governor.core.claims import ClaimState
+from governor.errors import BackendUnavailableError, CreditQueueFullError, DrainingError, GovernorError
+from governor.identity import Call, CallRequest, CallState
+from governor.triton.outcomes import CallKind
+from governor.triton.wire import WireRequest
+from tests.shell.harness import Bench, body_within, identity_bench, until
+from tests.shell.world import MODEL, Break, Plan
+
+if TYPE_CHECKING:
+    from governor.identity.uploads import Upload
+
+
+def request() -> CallRequest:
+    wire = WireRequest(method="POST", path=f"/v2/models/{MODEL}/generate")
+    return CallRequest(wire=wire, kind=CallKind.GENERATE, max_answer_bytes=1_000_000)
+
+
+async def upload(bench: Bench, text: str = "1") -> Upload:
+    """One with all but its end sent."""
+    begun = bench.identity.uploads.begin()
+    assert begun is not None
+    await send(begun, text)
+    return begun
+
+
+async def send(begun: Upload, text: str = "1") -> None:
+    body = f'{{"text_input":"{text}"}}'.encode()
+    await begun.send_head(request().wire, len(body))
+    for start in range(0, len(body) - 1, 7):
+        await begun.send(body[start : min(start + 7, len(body) - 1)])
+    begun.keep_back(body[-1:])
+
+
+def submit(bench: Bench, begun: Upload, *, key: str = "k") -> Call:
+    return bench.identity.submit(request(), key=key, upload=begun)
+
+
+def texts(bench: Bench) -> list[str]:
+    return [execution.text for execution in bench.world.executions]
+
+
+async def test_an_upload_holds_no_slot_and_executes_nothing_before_its_credit() -> None:
+    """E3: whoever is whole first is served first, however long another's body takes."""
+    async with identity_bench() as bench:
+        slow = await upload(bench, "1 slow")
+        await trio.sleep(1_000)
+        assert bench.free == 1
+        assert not bench.world.executions
+        quick = bench.submit("1 quick")
+        await trio.sleep(0.5)
+        assert texts(bench) == ["1 quick"]
+        late = submit(bench, slow)
+        assert late.state is CallState.WAITING
+        await body_within(quick, 1)
+        assert b"ok" in await body_within(late, 1.1)
+        assert texts(bench) == ["1 quick", "1 slow"]
+        assert bench.world.high_water == 1
+
+
+async def test_its_claim_is_like_any_other() -> None:
+    """E5: delivered and broken, it is held until the counters prove its end."""
+    async with identity_bench() as bench:
+        bench.world.plans["broken"] = Plan(seconds=5, breaks=Break.AFTER_DELIVERY)
+        call = submit(bench, await upload(bench, "broken"))
+        with pytest.raises(GovernorError):
+            await body_within(call, 1)
+        assert bench.states == {ClaimState.RECONCILING: 1}
+        await until(lambda: bench.free == 1, 8)
+        assert not bench.world.executing
+
+
+async def test_there_are_no_more_of_them_than_free_slots() -> None:
+    """The backend keeps what went ahead: with nothing free, a body is better kept here."""
+    async with identity_bench(slots=2) as bench:
+        first, second = bench.identity.uploads.begin(), bench.identity.uploads.begin()
+        assert first is not None
+        assert second is not None
+        assert bench.identity.uploads.begin() is None
+        first.over()
+        first.over()
+        assert bench.identity.uploads.under_way == 1, "over counts once"
+        third = bench.identity.uploads.begin()
+        assert third is not None
+        bench.submit("5"), bench.submit("5")
+        second.over()
+        assert bench.identity.uploads.begin() is None, "no slot is free"
+        await until(lambda: bench.free == 2, 6)
+        assert bench.identity.uploads.begin() is not None
+        await send(third)
+        running = submit(bench, third)
+        await until(lambda: "1" in texts(bench), 0.5)
+        assert bench.identity.uploads.under_way == 1, "one with a credit is no longer ahead of it"
+        await body_within(running, 2)
+        assert bench.identity.uploads.under_way == 1
+
+
+async def test_one_that_waits_for_its_credit_can_be_abandoned_without_a_trace() -> None:
+    """A6, E3: its connection is closed, so the backend can forget it."""
+    async with identity_bench() as bench:
+        begun = await upload(bench, "1 left")
+        bench.submit("5 running")
+        call = submit(bench, begun)
+        await until(lambda: bench.world.open_lanes == 2, 0.5)
+        call.abandon()
+        assert bench.world.open_lanes == 1
+        await until(lambda: bench.free == 1, 6)
+        await trio.sleep(10)
+        assert texts(bench) == ["5 running"]
+        assert bench.identity.uploads.under_way == 0
+
+
+async def test_one_that_was_never_submitted_leaves_no_connection() -> None:
+    async with identity_bench() as bench:
+        begun = await upload(bench)
+        assert bench.world.open_lanes == 1
+        begun.over()
+        assert bench.world.open_lanes == 0
+        assert not bench.world.executions
+
+
+async def test_a_refused_one_is_over_and_one_that_gave_way_too() -> None:
+    """A6: the queue's rules are the same for both."""
+    async with identity_bench(max_waiting=1) as bench:
+        begun = await upload(bench)
+        bench.submit("5"), bench.submit("5")
+        with pytest.raises(CreditQueueFullError):
+            submit(bench, begun)
+        await until(lambda: bench.world.open_lanes == 1, 0.5)  # the running call's
+        await until(lambda: bench.free == 1, 11)
+        waits = await upload(bench)
+        bench.submit("5", key="other")
+        call = submit(bench, waits, key="greedy")
+        bench.identity.end_waiting(DrainingError)
+        with pytest.raises(DrainingError):
+            await call.started()
+        assert bench.identity.uploads.under_way == 0
+
+
+async def test_no_upload_begins_where_no_call_would_start() -> None:
+    async with identity_bench() as bench:
+        async with bench.identity.handing_out_nothing(0):
+            assert bench.identity.uploads.begin() is None
+        bench.identity.drain()
+        assert bench.identity.uploads.begin() is None
+    assert bench.identity.uploads.begin() is None, "the identity has ended"
+
+
+@pytest.mark.parametrize("boots", [True, False])
+async def test_its_process_is_replaced_before_it_has_a_credit(*, boots: bool) -> None:
+    """E6: the end of the request goes to nobody, the caller hears it at once, and no credit is lost."""
+    async with identity_bench(boots=boots) as bench:
+        begun = await upload(bench, "1 lost")
+        bench.world.restart()
+        call = submit(bench, begun)
+        with pytest.raises(BackendUnavailableError):
+            await body_within(call, 1)
+        await until(lambda: bench.free == 1, 1)
+        assert not bench.world.executions
+        await body_within(bench.submit("1 next"), 2)
+
+
+async def test_an_orphan_that_keeps_the_connection_open_gets_no_end() -> None:
+    """E6: a process that was replaced may hold its connections, and would never answer on them."""
+    async with identity_bench() as bench:
+        begun = await upload(bench, "1 lost")
+        bench.world.replace()
+        await body_within(bench.submit("1 to the new one"), 2)
+        call = submit(bench, begun)
+        with pytest.raises(BackendUnavailableError):
+            await body_within(call, 1)
+        assert texts(bench) == ["1 to the new one"]
+        await until(lambda: bench.free == 1, 1)
+
+
+async def test_when_nobody_answers_there_uploads_end_with_the_others() -> None:
+    async with identity_bench() as bench:
+        begun = await upload(bench)
+        bench.submit("5")
+        call = submit(bench, begun)
+        bench.identity.backend_away(lambda: BackendUnavailableError("away"))
+        with pytest.raises(BackendUnavailableError, match="away"):
+            await call.started()
+        assert bench.identity.uploads.under_way == 0
+        on_its_way = bench.identity.uploads.begin()
+        assert on_its_way is None
+
+
+async def test_one_in_the_middle_of_its_body_ends_when_nobody_answers_there() -> None:
+    async with identity_bench() as bench:
+        begun = bench.identity.uploads.begin()
+        assert begun is not None
+        await begun.send_head(request().wire, 100)
+        await begun.send(b"some")
+        bench.identity.backend_away(lambda: BackendUnavailableError("away"))
+        with pytest.raises(BackendUnavailableError):
+            await begun.send(b"more")
+        begun.over()
+        assert bench.identity.uploads.under_way == 0
+        assert bench.world.open_lanes == 0
+
+
+async def test_what_the_model_is_is_asked_again_before_the_end_is_sent() -> None:
+    """E12: a load that was seen meanwhile may count otherwise."""
+    async with identity_bench() as bench:
+        begun = await upload(bench, "1")
+        bench.identity.expect_another_load()
+        asked = len(bench.world.times("facts"))
+        await body_within(submit(bench, begun), 2)
+        assert len(bench.world.times("facts")) == asked + 1
+
+
+async def test_its_connection_serves_the_next_call() -> None:
+    async with identity_bench() as bench:
+        await body_within(submit(bench, await upload(bench)), 2)
+        await body_within(bench.submit("1"), 2)
+        assert len(bench.world.times("connect")) == 1
