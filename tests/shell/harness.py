@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 
     from governor.core.claims import ClaimState
+    from governor.identity.uploads import Upload
     from governor.session import EventStream, Session
 
 TOO_LONG_S = 100_000.0
@@ -68,6 +69,16 @@ def call_request(
         max_answer_bytes=max_answer_bytes,
         disconnect_on_abandon=disconnect_on_abandon,
     )
+
+
+async def send_ahead(upload: Upload, request: CallRequest, *, pause_s: float = 0.0) -> None:
+    """Sends all of the request but the last byte of its body, in pieces."""
+    body = bytes(request.wire.body)
+    await upload.send_head(replace(request.wire, body=b""), len(body))
+    for start in range(0, len(body) - 1, 9):
+        await trio.sleep(pause_s)
+        await upload.send(body[start : min(start + 9, len(body) - 1)])
+    upload.keep_back(body[-1:])
 
 
 @dataclass(slots=True)

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from governor.config import EvidenceConfig
 from governor.errors import GovernorError, PromptQueueFullError
-from tests.shell.harness import Listener, Service, call_request, run_jumping, service, until
+from tests.shell.harness import Listener, Service, call_request, run_jumping, send_ahead, service, until
 from tests.shell.world import Break, Fault, Plan
 
 if TYPE_CHECKING:
     from governor.core.counting import Reading
     from governor.core.evidence import Ticket, Verdict
-    from governor.identity import Call
+    from governor.identity import Call, CallRequest
+    from governor.identity.uploads import Upload
 
 SESSIONS = 3
 RESTARTS_MAX = 20
@@ -75,6 +76,8 @@ DEEDS = (
     "close",
     "call",
     "call that is left",
+    "upload",
+    "upload that is left",
     "leave",
     "break",
     "kill",
@@ -258,6 +261,30 @@ class Life:
         if step.deed == "call that is left":
             scope.deadline = trio.current_time() + step.after_s / 2
 
+    def do_upload(self, step: Step) -> None:
+        """A call whose body goes ahead, in pieces, where there is a slot for it (ADR-0017)."""
+        upload = self.governed.identity.uploads.begin()
+        if upload is None:
+            return
+        scope = trio.CancelScope()
+        self.calls.append(scope)
+        request = call_request(self.plan(step), disconnect_on_abandon=self.setting.disconnect)
+        self.governed.world.nursery.start_soon(self._upload, upload, request, step.seconds / 10, scope)
+        if step.deed == "upload that is left":
+            scope.deadline = trio.current_time() + step.after_s
+
+    async def _upload(self, upload: Upload, request: CallRequest, pause_s: float, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                await send_ahead(upload, request, pause_s=pause_s)
+                call = self.governed.identity.submit(request, key="plain", upload=upload)
+            except BaseException as error:
+                upload.over()
+                if isinstance(error, GovernorError):
+                    return
+                raise
+            await self._await_call(call, trio.CancelScope())
+
     async def _await_call(self, call: Call, scope: trio.CancelScope) -> None:
         try:
             with scope:
@@ -300,7 +327,8 @@ class Life:
 
     def _over(self) -> bool:
         pending = any(listener.session.pending_count for listener in self.heard)
-        return not pending and not self.governed.world.alive and self.governed.free == self.setting.slots
+        under_way = self.governed.identity.uploads.under_way
+        return not (pending or under_way or self.governed.world.alive) and self.governed.free == self.setting.slots
 
     async def end(self) -> None:
         """Nothing is left."""
@@ -309,6 +337,7 @@ class Life:
         await trio.sleep(3)
         assert world.open_lanes == 0
         assert self.governed.identity.statistics().waiting == 0
+        assert self.governed.identity.uploads.under_way == 0
         for prompt, number in self.admitted.items():
             self.heard[number].outcome(prompt)
         for number, listener in enumerate(self.heard):

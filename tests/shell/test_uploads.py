@@ -9,39 +9,24 @@ import trio
 
 from governor.core.claims import ClaimState
 from governor.errors import BackendUnavailableError, CreditQueueFullError, DrainingError, GovernorError
-from governor.identity import Call, CallRequest, CallState
-from governor.triton.outcomes import CallKind
-from governor.triton.wire import WireRequest
-from tests.shell.harness import Bench, body_within, identity_bench, until
-from tests.shell.world import MODEL, Break, Plan
+from governor.identity import Call, CallState
+from tests.shell.harness import Bench, body_within, call_request, identity_bench, send_ahead, until
+from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
     from governor.identity.uploads import Upload
-
-
-def request() -> CallRequest:
-    wire = WireRequest(method="POST", path=f"/v2/models/{MODEL}/generate")
-    return CallRequest(wire=wire, kind=CallKind.GENERATE, max_answer_bytes=1_000_000)
 
 
 async def upload(bench: Bench, text: str = "1") -> Upload:
     """One with all but its end sent."""
     begun = bench.identity.uploads.begin()
     assert begun is not None
-    await send(begun, text)
+    await send_ahead(begun, call_request(text))
     return begun
 
 
-async def send(begun: Upload, text: str = "1") -> None:
-    body = f'{{"text_input":"{text}"}}'.encode()
-    await begun.send_head(request().wire, len(body))
-    for start in range(0, len(body) - 1, 7):
-        await begun.send(body[start : min(start + 7, len(body) - 1)])
-    begun.keep_back(body[-1:])
-
-
 def submit(bench: Bench, begun: Upload, *, key: str = "k") -> Call:
-    return bench.identity.submit(request(), key=key, upload=begun)
+    return bench.identity.submit(call_request(), key=key, upload=begun)
 
 
 def texts(bench: Bench) -> list[str]:
@@ -95,7 +80,7 @@ async def test_there_are_no_more_of_them_than_free_slots() -> None:
         assert bench.identity.uploads.begin() is None, "no slot is free"
         await until(lambda: bench.free == 2, 6)
         assert bench.identity.uploads.begin() is not None
-        await send(third)
+        await send_ahead(third, call_request("1"))
         running = submit(bench, third)
         await until(lambda: "1" in texts(bench), 0.5)
         assert bench.identity.uploads.under_way == 1, "one with a credit is no longer ahead of it"
@@ -198,7 +183,7 @@ async def test_one_in_the_middle_of_its_body_ends_when_nobody_answers_there() ->
     async with identity_bench() as bench:
         begun = bench.identity.uploads.begin()
         assert begun is not None
-        await begun.send_head(request().wire, 100)
+        await begun.send_head(call_request().wire, 100)
         await begun.send(b"some")
         bench.identity.backend_away(lambda: BackendUnavailableError("away"))
         with pytest.raises(BackendUnavailableError):
