@@ -85,16 +85,16 @@ class FirstLook:
     async def confirm(self, boot: str | None) -> None:
         """As `connect`, for a lane whose request is under way (ADR-0017): its connection can be replaced no more.
 
+        Whoever learns that another process answers closes such lanes (`LanePool.close`).
+
         Args:
             boot: boot identity of the process behind its connection.
 
         Raises:
-            BackendUnavailableError: another process answers by now, or what the model is cannot be learned (E12).
+            BackendUnavailableError: what the model is cannot be learned (E12).
         """
-        if not self._is_left_over(boot) and not self._is_known(boot, fresh=False):
+        if not self._is_known(boot, fresh=False):
             await self._join_look(boot, fresh=False)
-        if self._is_left_over(boot):
-            raise BackendUnavailableError("The process that has most of the request was replaced by another")
 
     def _is_left_over(self, boot: str | None) -> bool:
         """The connection leads to another process than the one that answers now.

@@ -152,7 +152,7 @@ class Identity:
     def _room(self) -> int:
         """How many calls more would get a credit at once. Traced calls send what they know only then (W3C context)."""
         takes_calls = self._nursery is not None and not (self._draining or self.held or self._tracer is not None)
-        return self._ledger.free - len(self._queue) if takes_calls else 0
+        return self._ledger.free if takes_calls else 0
 
     def _refuse(self, call: Call) -> CreditQueueFullError:
         self.totals.refused += 1

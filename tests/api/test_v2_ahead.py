@@ -164,7 +164,8 @@ async def test_a_client_that_leaves_while_it_waits_for_a_slot_leaves_nothing(aut
             await trio.sleep(1)
             assert exchange.sent == len(exchange.data)
             exchange.leave()
-            await exchange.ended.wait()
+            with trio.fail_after(1):
+                await exchange.ended.wait()
             assert under_way(up) == 0
             assert len(up.world.wires) == 1
             assert up.world.open_lanes == 1

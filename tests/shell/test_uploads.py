@@ -15,6 +15,7 @@ from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
     from governor.identity.uploads import Upload
+    from governor.tracing import CallSpans, PromptSpan
 
 
 async def upload(bench: Bench, text: str = "1") -> Upload:
@@ -191,6 +192,32 @@ async def test_one_in_the_middle_of_its_body_ends_when_nobody_answers_there() ->
         begun.over()
         assert bench.identity.uploads.under_way == 0
         assert bench.world.open_lanes == 0
+
+
+async def test_one_that_has_its_credit_is_left_alone_like_any_running_call() -> None:
+    """E1: what executes is answered, whatever becomes of those without a credit."""
+    async with identity_bench() as bench:
+        call = submit(bench, await upload(bench, "5"))
+        await until(lambda: bool(bench.world.executing), 1)
+        bench.identity.backend_away(lambda: BackendUnavailableError("away"))
+        assert b"ok" in await body_within(call, 6)
+
+
+async def test_traced_calls_do_not_go_ahead() -> None:
+    """The head names the span of the call (W3C trace context), which begins with its credit."""
+    async with identity_bench() as bench:
+        bench.identity._tracer = Untraced()
+        assert bench.identity.uploads.begin() is None
+
+
+class Untraced:
+    """A tracer that is never asked."""
+
+    def call(self, identity: str) -> CallSpans:
+        raise NotImplementedError
+
+    def prompt(self, session_id: str, prompt_id: str) -> PromptSpan:
+        raise NotImplementedError
 
 
 async def test_what_the_model_is_is_asked_again_before_the_end_is_sent() -> None:
