@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote_to_bytes
 
@@ -118,16 +119,20 @@ class Gate:
         server = scope["server"]
         if server is None or server[1] is None:
             return None
-        port = server[1]
-        named = {f"{name}:{port}" for name in self._names}
-        if port == _DEFAULT_PORTS.get(scope["scheme"]):
-            named.update(self._names)
-        return frozenset(named)
+        return _authorities(self._names, server[1], scope["scheme"])
 
     @staticmethod
     def _is_own_origin(origin: str, own: frozenset[str] | None) -> bool:
         scheme, separator, authority = origin.partition("://")
         return bool(separator) and scheme in _DEFAULT_PORTS and own is not None and authority in own
+
+
+@lru_cache(64)
+def _authorities(names: tuple[str, ...], port: int, scheme: str) -> frozenset[str]:
+    named = {f"{name}:{port}" for name in names}
+    if port == _DEFAULT_PORTS.get(scheme):
+        named.update(names)
+    return frozenset(named)
 
 
 def is_admin_path(path: str) -> bool:

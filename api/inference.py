@@ -136,7 +136,7 @@ class Inference:
             self._bodies.release(reserved)
 
     async def _serve_ahead(self, scope: HTTPScope, match: re.Match[str], declared: int, send: ASGISendCallable) -> bool:
-        """Serves a request whose body can go straight through (ADR-0017); False if this one cannot."""
+        """Serves a request whose body can go straight through (ADR-0018); False if this one cannot."""
         read_into, when_gone = body_into_of(scope), departure_of(scope)
         size = text_bytes(scope["headers"], declared) if match[3] == CallKind.INFER.value else None
         served = self._governor.models.get(match[1])
@@ -192,11 +192,13 @@ class Inference:
     async def _answer(self, scope: HTTPScope, match: re.Match[str], body: Body, send: ASGISendCallable) -> None:
         try:
             served = find(self._governor, match[1])
+            key = _fairness_key(scope)
+            served.identity.check_room(key)
             head = request_head(scope["headers"], CallKind(match[3]), self._version(match, served), body)
             wait_s = longest_wait_s(scope["headers"], head, self._governor.config.limits.max_credit_wait_ms)
             give_up_at = trio.current_time() + wait_s
             await served.requests.check(head)
-            call = served.identity.submit(self._request(scope, served, head, body), key=_fairness_key(scope))
+            call = served.identity.submit(self._request(scope, served, head, body), key=key)
         except GovernorError as error:
             await send_error(send, error)
             return

@@ -1,4 +1,4 @@
-"""A large request's body on its way straight through, in pieces, all but its last byte ahead of a slot (ADR-0017)."""
+"""A large request's body on its way straight through, in pieces, all but its last byte ahead of a slot (ADR-0018)."""
 
 from __future__ import annotations
 

@@ -49,15 +49,23 @@ class CreditQueue(Generic[W]):
         self._length += 1
         return gave_way
 
+    def is_full_for(self, key: str) -> bool:
+        """`push` would refuse a waiter of this key now."""
+        return self._length >= self.limit and self._who_gives_way(key) is None
+
     def _make_room(self, key: str) -> W:
-        own = len(self._by_key.get(key, ()))
-        if 2 * own + 2 > self._length:  # spares who floods the queue the search: all others have fewer together
-            raise WaitersFullError
-        waiters = max(self._by_key.values(), key=len)
-        if len(waiters) < own + 2:
+        waiters = self._who_gives_way(key)
+        if waiters is None:
             raise WaitersFullError
         self._length -= 1
         return waiters.pop()
+
+    def _who_gives_way(self, key: str) -> deque[W] | None:
+        own = len(self._by_key.get(key, ()))
+        if 2 * own + 2 > self._length:  # spares who floods the queue the search: all others have fewer together
+            return None
+        waiters = max(self._by_key.values(), key=len)
+        return waiters if len(waiters) >= own + 2 else None
 
     def pop(self) -> W | None:
         """Takes the waiter whose turn it is; None when nobody waits."""

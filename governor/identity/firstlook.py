@@ -83,7 +83,7 @@ class FirstLook:
         raise BackendUnavailableError(f"{_CONNECTS_MAX} connections in a row died before a call could be sent")
 
     async def confirm(self, boot: str | None) -> None:
-        """As `connect`, for a lane whose request is under way (ADR-0017): its connection can be replaced no more.
+        """As `connect`, for a lane whose request is under way (ADR-0018): its connection can be replaced no more.
 
         Whoever learns that another process answers closes such lanes (`LanePool.close`).
 

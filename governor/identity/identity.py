@@ -149,17 +149,25 @@ class Identity:
         self.settle()
         return call
 
+    def check_room(self, key: str) -> None:
+        """Raises CreditQueueFullError where `submit` would: what is refused anyway need not be looked at."""
+        if self._queue.is_full_for(key):
+            raise self._refusal()
+
     def _room(self) -> int:
         """How many calls more would get a credit at once. Traced calls send what they know only then (W3C context)."""
         takes_calls = self._nursery is not None and not (self._draining or self.held or self._tracer is not None)
         return self._ledger.free if takes_calls else 0
 
     def _refuse(self, call: Call) -> CreditQueueFullError:
-        self.totals.refused += 1
-        self.observe("call_refused", str(self.key), code=CreditQueueFullError.code)
-        full = CreditQueueFullError(self.key.model, self.settings.max_waiting)
+        full = self._refusal()
         call.end(full)
         return full
+
+    def _refusal(self) -> CreditQueueFullError:
+        self.totals.refused += 1
+        self.observe("call_refused", str(self.key), code=CreditQueueFullError.code)
+        return CreditQueueFullError(self.key.model, self.settings.max_waiting)
 
     def reconfigure(self, settings: IdentitySettings) -> None:
         """Other bounds are in force. Of slots taken away, those that are held come back as their claims end (E1).

@@ -1,4 +1,4 @@
-"""How a call's request reaches the backend: whole once it has a credit, or all but its end ahead of it (ADR-0017).
+"""How a call's request reaches the backend: whole once it has a credit, or all but its end ahead of it (ADR-0018).
 
 The backend executes nothing of a request whose last byte it has not got (E3). So the body of a large one goes straight
 through while slots are free: it is neither kept here, nor does its upload, however slow, hold a slot.

@@ -169,7 +169,7 @@ class Exchange:
     A block that is left before the answer is complete closes the connection. The lane itself survives whatever
     happens here; the next exchange opens a new connection.
 
-    A large body may go ahead of its end (ADR-0017): `begin`, `send_ahead` as often as needed, `end_with`. Nothing of it
+    A large body may go ahead of its end (ADR-0018): `begin`, `send_ahead` as often as needed, `end_with`. Nothing of it
     executes before the exchange is entered, which sends the end; `give_up` where it is never entered.
 
     Attributes:

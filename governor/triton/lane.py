@@ -172,7 +172,8 @@ class Lane:
     def give_back(self, link: Link | None) -> None:
         """For `Exchange`: the connection carries nothing any more."""
         self._busy = False
-        if link is not None and not link.wire.usable:
+        # What the peer does to an idle connection is looked at when it is taken.
+        if link is not None and (link.wire.closed or link.wire.in_flight):
             link.wire.close()
             if link is self._link:
                 self._link = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from governor.errors import InvalidRequestError
@@ -75,6 +76,7 @@ def path_of(*segments: str) -> str:
         raise InvalidRequestError(f"A path segment is not valid Unicode: {error.reason}") from error
 
 
+@lru_cache(1024)
 def model_path(model: str, version: str | None, *tail: str) -> str:
     """`/v2/models/{model}[/versions/{version}]/{tail...}`, encoded. See `path_of`."""
     return path_of("v2", "models", model, *(("versions", version) if version is not None else ()), *tail)

@@ -1,4 +1,4 @@
-"""ADR-0017 (A6, E3): a large binary body goes straight through, and its last byte waits for a slot."""
+"""ADR-0018 (A6, E3): a large binary body goes straight through, and its last byte waits for a slot."""
 
 from __future__ import annotations
 

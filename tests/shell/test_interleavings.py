@@ -262,7 +262,7 @@ class Life:
             scope.deadline = trio.current_time() + step.after_s / 2
 
     def do_upload(self, step: Step) -> None:
-        """A call whose body goes ahead, in pieces, where there is a slot for it (ADR-0017)."""
+        """A call whose body goes ahead, in pieces, where there is a slot for it (ADR-0018)."""
         upload = self.governed.identity.uploads.begin()
         if upload is None:
             return

@@ -1,4 +1,4 @@
-"""ADR-0017: a large request goes ahead of its credit but for its end; it holds no slot, and nothing of it executes."""
+"""ADR-0018: a large request goes ahead of its credit but for its end; it holds no slot, and nothing of it executes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ADR-0017: a body that goes ahead of its end is delivered by its end alone, and delivery stays exact (E3)."""
+"""ADR-0018: a body that goes ahead of its end is delivered by its end alone, and delivery stays exact (E3)."""
 
 from __future__ import annotations
 
