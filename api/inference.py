@@ -17,7 +17,6 @@ import trio
 from governor.errors import BackendTimeoutError, CreditWaitTimeoutError, GovernorError
 from governor.identity import CallRequest, CallState
 from governor.triton.outcomes import CallKind
-from governor.triton.requestcheck import RequestHead
 from governor.triton.wire import WireRequest, model_path
 
 from .departure import cancel_when_gone
@@ -25,7 +24,7 @@ from .errors import WrongMethodError, send_error
 from .hardened import body_into_of, departure_of
 from .v2.ahead import AheadBody, text_bytes
 from .v2.bodies import SMALL_BYTES, BodyBudget, declared_bytes, read_body, read_large_body
-from .v2.head import longest_wait_s, request_head
+from .v2.head import head_before_tensors, longest_wait_s, request_head
 from .v2.models import find
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from governor.identity import Call, Head
     from governor.service import Governor
+    from governor.triton.requestcheck import RequestHead
     from governor.triton.wire import Body
     from governor.turn import ServedModel
 
@@ -151,7 +151,7 @@ class Inference:
             try:
                 text = await body.text(size)
                 if text is not None:
-                    head = RequestHead.of(CallKind.INFER, self._version(match, served), text, declared - size)
+                    head = head_before_tensors(self._version(match, served), text, declared)
                     wait_s = longest_wait_s(scope["headers"], head, self._governor.config.limits.max_credit_wait_ms)
                     await served.requests.check(head)
                     request = self._request(scope, served, head, b"")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from governor.triton.requestcheck import CHECKED_BYTES_MAX
+from .head import json_before_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,17 +20,9 @@ PIECE_BYTES: Final = 256 * 1024
 def text_bytes(fields: Iterable[tuple[bytes, bytes]], declared: int) -> int | None:
     """Length of the JSON before the raw tensors of a body that may go ahead; None for one that may not.
 
-    What is to be checked must be at its beginning, so it has to say how long its JSON is, and not be compressed.
+    What is to be checked must be at its beginning.
     """
-    length = None
-    for name, value in fields:
-        if name == b"content-encoding" and value not in {b"", b"identity"}:
-            return None
-        if name == b"inference-header-content-length" and length is None:
-            length = int(value) if value.isdigit() and len(value) < 10 else 0
-    if length is None or declared <= PIECE_BYTES or not 0 < length <= min(declared - 1, CHECKED_BYTES_MAX):
-        return None
-    return length
+    return json_before_tensors(fields, declared) if declared > PIECE_BYTES else None
 
 
 class AheadBody:

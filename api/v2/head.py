@@ -52,9 +52,7 @@ class _Form(NamedTuple):
         return int(self.length) if self.length is not None and self.length.isdigit() and len(self.length) < 10 else None
 
 
-def request_head(
-    fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version: str | None, body: Body
-) -> RequestHead:
+def request_head(fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version: str | None, body: Body) -> RequestHead:
     """The part of a request that can be checked.
 
     Raises:
@@ -73,6 +71,28 @@ def request_head(
     if not 0 < size <= min(len(body), CHECKED_BYTES_MAX):
         return RequestHead.of(kind, version, b"")
     return RequestHead.of(kind, version, bytes(body[:size]), len(body) - size)
+
+
+def json_before_tensors(fields: Iterable[tuple[bytes, bytes]], body_bytes: int) -> int | None:
+    """Length of the JSON with which an `infer` request begins, if that can be checked before the rest is here.
+
+    None where there is nothing behind it, or it is too long, compressed, or of a length that is not understood.
+    """
+    form = _Form.of(fields)
+    size = form.json_bytes if form.encoding in _PLAIN else None
+    return size if size is not None and 0 < size <= min(body_bytes - 1, CHECKED_BYTES_MAX) else None
+
+
+def head_before_tensors(version: str | None, text: bytes, body_bytes: int) -> RequestHead:
+    """The part of a request that can be checked, from its JSON alone; `json_before_tensors` says how long that is.
+
+    Raises:
+        RequestRefusedError: Triton would die of it, or may.
+    """
+    fault = find_fatal_shape(text, body_bytes=body_bytes)
+    if fault is not None:
+        raise refusal_of(fault)
+    return RequestHead.of(CallKind.INFER, version, text, body_bytes - len(text))
 
 
 def _refuse_fatal_shapes(form: _Form, body: Body) -> None:

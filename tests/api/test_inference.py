@@ -382,6 +382,21 @@ async def test_one_address_with_many_calls_delays_another_by_one_turn(autojump_c
         assert trio.current_time() - began < 3.1
 
 
+async def test_a_full_queue_refuses_before_anything_of_the_request_is_looked_at(autojump_clock: MockClock) -> None:
+    """A6: under overload most requests are refused, and what one costs delays those that are served."""
+    async with service(limits={"max_waiting_per_identity": 1}) as up, trio.open_nursery() as nursery:
+        up.world.next_plans.extend([Plan(seconds=1, body=b"{}")] * 2)
+        for _ in range(2):
+            nursery.start_soon(AsgiExchange(up.app, "POST", INFER, data=b"{}").run)
+            await trio.sleep(0.01)
+        asked = len(up.world.questions)
+        refused = await up.ask("POST", INFER, data=b"not even JSON", headers={"triton-timeout": "soon"})
+        assert (refused.status, refused.code) == (503, "credit_queue_full")
+        assert len(up.world.questions) == asked
+        statistics = up.governor.statistics().identities[0]
+        assert (statistics.totals.refused, statistics.waiting) == (1, 1)
+
+
 async def test_who_fills_the_queue_keeps_nobody_else_out(autojump_clock: MockClock) -> None:
     """A6: a full queue refuses the newest call of the caller that has most of them waiting."""
     async with service(limits={"max_waiting_per_identity": 3}) as up, trio.open_nursery() as nursery:

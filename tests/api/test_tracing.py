@@ -175,8 +175,7 @@ async def test_what_goes_wrong_is_in_the_span_by_its_code(autojump_clock: MockCl
             assert (await up.ask("POST", "/v2/models/chat/infer", data=b"{}")).code == "credit_queue_full"
             nursery.cancel_scope.cancel()
         waits = [span for span in traced.spans if span.name == "credit wait"]
-        assert len(waits) == 4, "each wait has its end, with a credit or without"
-        assert [told(wait).get("error.type") for wait in waits].count("credit_queue_full") == 1
+        assert len(waits) == 3, "each wait has its end, with a credit or without; who is refused has not waited"
         servers = [span for span in traced.spans if span.name == SERVER_NAME]
         assert [told(span).get("http.response.status_code") for span in servers] == [502, 503, 503, None]
 

@@ -25,12 +25,12 @@ CONFIG = "GET /v2/models/m/config"
 DONE = Plan(body=b'{"outputs":[]}')
 
 
-def body(floats: int = 250_000, *, shape: tuple[int, ...] | None = None) -> tuple[bytes, dict[str, str]]:
+def body(floats: int = 250_000) -> tuple[bytes, dict[str, str]]:
     """An `infer` of one raw tensor, and its header fields."""
     tensor = {
         "name": "X",
         "datatype": "FP32",
-        "shape": shape or [floats],
+        "shape": [floats],
         "parameters": {"binary_data_size": 4 * floats},
     }
     text = json.dumps({"inputs": [tensor]}).encode()
@@ -185,6 +185,19 @@ async def test_what_triton_would_refuse_is_refused_before_anything_is_sent(autoj
         assert exchange.sent == len(exchange.data)
         assert not up.world.times("begun")
         assert (up.world.wires, under_way(up)) == ([], 0)
+
+
+async def test_a_shape_that_triton_would_die_of_is_refused_before_anything_is_sent(autojump_clock: MockClock) -> None:
+    async with service() as up:
+        tensor = {"name": "X", "datatype": "FP32", "shape": [5, 2**40], "data": [0]}
+        text = json.dumps({"inputs": [tensor]}).encode()
+        fields = {"Inference-Header-Content-Length": str(len(text))}
+        exchange = upload(up, data=text + bytes(1_000_000), headers=fields)
+        async with running(up, exchange):
+            answer = await exchange.whole()
+        assert (answer.status, answer.code) == (500, "invalid_tensor_data")
+        assert not up.world.times("begun")
+        assert under_way(up) == 0
 
 
 async def test_a_backend_that_does_not_answer_is_an_error_as_ever(autojump_clock: MockClock) -> None:

@@ -122,6 +122,7 @@ def pushed(queue: CreditQueue[int], waiting: list[tuple[str, int]], limit: int, 
     """Pushes, and holds the outcome against a plain list of all waiters, which is changed accordingly."""
     counts = {each: sum(which == each for which, _ in waiting) for each in [key, *(which for which, _ in waiting)]}
     longest = max(counts.values())
+    assert queue.is_full_for(key) == (len(waiting) >= limit and longest < counts[key] + 2)
     if len(waiting) < limit:
         assert queue.push(key, number) is None
     elif longest < counts[key] + 2:
