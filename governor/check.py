@@ -15,13 +15,14 @@ import httpx
 import trio
 
 from governor.check_files import examine_audit_file
-from governor.check_model import Finding, Level, ModelFacts, counted, examine_model
+from governor.check_model import Finding, Level, counted, examine_model, read_facts
 from governor.config.problems import did_you_mean, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from governor.config import BackendConfig, Config, ModelConfig
+    from governor.errors import JsonValue
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Largest answer that is read; the metrics of a server with thousands of models stay below it."""
@@ -98,10 +99,10 @@ class _Answer:
     body: bytes = b""
     reason: str = ""
 
-    def json(self) -> object:
+    def json(self) -> JsonValue:
         """The decoded body, or None when it is no JSON."""
         try:
-            decoded: object = json.loads(self.body)
+            decoded: JsonValue = json.loads(self.body)
         except (ValueError, RecursionError):
             return None
         return decoded
@@ -317,7 +318,7 @@ async def _check_model(
     name = show(model.triton_model) + (f" version {model.triton_version}" if model.triton_version else "")
     ready = await ask(f"{base}/ready")
     configured = await ask(f"{base}/config")
-    facts = ModelFacts.read(configured.json()) if configured.status == 200 else None
+    facts = read_facts(configured.json()) if configured.status == 200 else None
     if ready.status != 200:
         say("error", *_not_ready(backend.config, model, index, name, ready))
     elif facts is None:
@@ -354,7 +355,7 @@ def _not_ready(
     if index.status != 200 or not isinstance(entries, list):
         return f"{name} is not ready on {where}: {ready.said()}", "load it, or correct triton_model"
     rows = [entry for entry in entries if isinstance(entry, dict)]
-    known = sorted({row["name"] for row in rows if isinstance(row.get("name"), str)})
+    known = sorted({each for row in rows if isinstance(each := row.get("name"), str)})
     mine = [row for row in rows if row.get("name") == model.triton_model]
     if not mine:
         close = did_you_mean(model.triton_model, known)

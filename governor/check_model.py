@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from governor.config.problems import show
+from governor.errors import BackendProtocolError
+from governor.triton.metadata import parse_model
 
 if TYPE_CHECKING:
     from governor.config import ModelConfig
+    from governor.errors import JsonValue
+    from governor.triton.metadata import ModelFacts
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 
@@ -44,68 +48,12 @@ class Finding:
         return f"{self.level:<8}{self.subject}: {self.sentence}{end}"
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output of a model."""
-
-    name: str
-    data_type: str
-    optional: bool
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What matters here of a model's configuration as Triton reports it.
-
-    Attributes:
-        instances: executions at once, over all instance groups and GPUs; 0 for an ensemble.
-        batch: requests that one execution can take: the maximum batch size with dynamic batching, else 1.
-    """
-
-    backend: str
-    ensemble: bool
-    decoupled: bool
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    instances: int
-    batch: int
-
-    @classmethod
-    def read(cls, config: object) -> ModelFacts | None:
-        """The facts in the decoded answer of `GET /v2/models/{name}/config`, or None when it is not one."""
-        if not isinstance(config, dict) or not isinstance(config.get("name"), str):
-            return None
-        policy = config.get("model_transaction_policy")
-        ensemble = config.get("platform") == "ensemble" or "ensemble_scheduling" in config
-        batch = config.get("max_batch_size")
-        return cls(
-            backend=str(config.get("backend") or config.get("platform") or "unknown"),
-            ensemble=ensemble,
-            decoupled=isinstance(policy, dict) and policy.get("decoupled") is True,
-            inputs=_tensors(config.get("input")),
-            outputs=_tensors(config.get("output")),
-            instances=_instances(config.get("instance_group")),
-            batch=batch if isinstance(batch, int) and batch > 1 and "dynamic_batching" in config else 1,
-        )
-
-
-def _tensors(given: object) -> tuple[Tensor, ...]:
-    tables = given if isinstance(given, list) else []
-    return tuple(
-        Tensor(str(table.get("name")), str(table.get("data_type")), table.get("optional") is True)
-        for table in tables
-        if isinstance(table, dict)
-    )
-
-
-def _instances(given: object) -> int:
-    """Instances in all: a group has `count` of them on each of its GPUs, or `count` when it names none."""
-    total = 0
-    for group in given if isinstance(given, list) else []:
-        if isinstance(group, dict) and isinstance(count := group.get("count"), int):
-            gpus = group.get("gpus")
-            total += count * max(1, len(gpus) if isinstance(gpus, list) else 0)
-    return total
+def read_facts(config: JsonValue) -> ModelFacts | None:
+    """The facts in the decoded answer of `GET /v2/models/{name}/config`, or None when it is not one."""
+    try:
+        return parse_model(config, {}) if isinstance(config, dict) else None
+    except BackendProtocolError:
+        return None
 
 
 def examine_model(model: ModelConfig, facts: ModelFacts, *, ready: bool) -> list[Finding]:
@@ -140,13 +88,13 @@ def _text(model: ModelConfig, facts: ModelFacts) -> _Said:
     missing = False
     for key, name, tensors in wanted:
         tensor = next((each for each in tensors if each.name == name), None)
-        if tensor is not None and tensor.data_type == "TYPE_STRING":
+        if tensor is not None and tensor.datatype == "BYTES":
             continue
         missing = True
         kind = "input" if key == "text_input" else "output"
-        texts = [each.name for each in tensors if each.data_type == "TYPE_STRING"]
+        texts = [each.name for each in tensors if each.datatype == "BYTES"]
         found = (
-            f"its {kind} {show(name)} is {tensor.data_type.removeprefix('TYPE_')}, not text (BYTES)"
+            f"its {kind} {show(name)} is {tensor.datatype}, not text (BYTES)"
             if tensor is not None
             else f"it has no {kind} {show(name)}"
         )
@@ -165,14 +113,14 @@ def _text(model: ModelConfig, facts: ModelFacts) -> _Said:
 
 def _slots(model: ModelConfig, facts: ModelFacts) -> _Said:
     """Whether Triton runs as many calls at once as there are slots."""
-    slots, instances = f"slots = {model.slots}", counted(facts.instances, "instance")
-    if facts.ensemble or facts.instances == 0:
+    slots, instances = f"slots = {model.slots}", counted(facts.instance_count, "instance")
+    if facts.ensemble or facts.instance_count == 0:
         yield "ok", f"{slots}; how many calls it runs at once cannot be told from its configuration", ""
         return
     if facts.decoupled or facts.backend in SELF_BATCHING_BACKENDS:
         yield "ok", f"{slots}, {instances}; each may run several calls, which its configuration does not tell", ""
         return
-    room = facts.instances * facts.batch
+    room = facts.instance_count * facts.batch
     each = f" of up to {facts.batch} requests" if facts.batch > 1 else ""
     runs = f"it runs up to {counted(room, 'call')} at once ({instances}{each})"
     if model.slots <= room:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from governor.simulator.counters import Series, Statistics
 from governor.simulator.inference import Failure, Inference, Request, Response
+from governor.simulator.inflight import InFlight
 from governor.simulator.tensors import RefusedError, Tensor
 
 if TYPE_CHECKING:
@@ -42,27 +43,25 @@ class EnsembleLoad:
         self._around = surroundings
         self._series = series
         self._member = member
-        self._in_flight = 0
-        self._on_idle: Callable[[], None] | None = None
+        self._in_flight = InFlight()
         series.hold()
 
     @property
     def in_flight(self) -> int:
         """Requests whose members are not all done."""
-        return self._in_flight
+        return self._in_flight.count
 
     def resize(self, instances: int) -> None:
         """An ensemble has no instances of its own."""
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back once nothing is in flight; it takes no new requests from now on."""
-        self._on_idle = callback
-        self._check_idle()
+        self._in_flight.when_idle(callback)
 
     def submit(self, inference: Inference) -> None:
         """Begin with the first step."""
         inference.queued_at = self._around.now()
-        self._in_flight += 1
+        self._in_flight.enter()
         self._step(inference, 0, dict(inference.request.inputs))
 
     def _step(self, inference: Inference, index: int, tensors: dict[str, Tensor]) -> None:
@@ -115,20 +114,10 @@ class EnsembleLoad:
             "sequence_end": False,
         }
         inference.respond(Response(outputs, parameters={**no_sequence}))
-        self._leave(inference, None)
+        self._in_flight.leave(inference, None)
 
     def _fail(self, inference: Inference, status: int, message: str) -> None:
         times = self._around.rules.ensemble_failures
         self.statistics.fail.add(self._around.now() - inference.queued_at, times)
         self._series.failures["OTHER"] += times
-        self._leave(inference, Failure(status, f"in ensemble '{self.config.name}', {message}", "OTHER"))
-
-    def _leave(self, inference: Inference, failure: Failure | None) -> None:
-        self._in_flight -= 1
-        inference.end(failure)
-        self._check_idle()
-
-    def _check_idle(self) -> None:
-        if self._on_idle is not None and not self._in_flight:
-            callback, self._on_idle = self._on_idle, None
-            callback()
+        self._in_flight.leave(inference, Failure(status, f"in ensemble '{self.config.name}', {message}", "OTHER"))

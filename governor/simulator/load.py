@@ -17,6 +17,7 @@ from governor.simulator.inference import (
     Step,
     Twin,
 )
+from governor.simulator.inflight import InFlight
 from governor.simulator.tensors import RefusedError
 
 if TYPE_CHECKING:
@@ -83,8 +84,7 @@ class Load:
         self._instances = [Instance() for _ in range(config.instances)]
         self._queue: deque[Inference] = deque()
         self._cache: dict[tuple[object, ...], tuple[Response, ...]] = {}
-        self._in_flight = 0
-        self._on_idle: Callable[[], None] | None = None
+        self._in_flight = InFlight()
         series.hold()
         if config.warmup_count:
             self.statistics.success.add(0.0, config.warmup_count)
@@ -95,7 +95,7 @@ class Load:
     @property
     def in_flight(self) -> int:
         """Inferences queued or executing, those of detached threads included."""
-        return self._in_flight
+        return self._in_flight.count
 
     def resize(self, instances: int) -> None:
         """Change the number of instances; Triton keeps the load and its counters."""
@@ -107,8 +107,7 @@ class Load:
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back once nothing is in flight; it takes no new inferences from now on."""
-        self._on_idle = callback
-        self._check_idle()
+        self._in_flight.when_idle(callback)
 
     def submit(self, inference: Inference) -> None:
         """Queue an inference.
@@ -121,7 +120,7 @@ class Load:
             label = inference.request.id or "<id_unknown>"
             raise RefusedError(503, f"[request id: {label}] Exceeds maximum queue size")
         inference.queued_at = self._around.now()
-        self._in_flight += 1
+        self._in_flight.enter()
         self._series.pending += 1
         if self.config.response_cache and self._answer_from_cache(inference):
             return
@@ -175,7 +174,7 @@ class Load:
                 self._series.pending -= 1
                 if self._around.rules.queue_timeout_counts:
                     self._count_failure(inference.queued_at, "REJECTED")
-                self._leave(inference, Failure(503, "Request timeout expired", "REJECTED"))
+                self._in_flight.leave(inference, Failure(503, "Request timeout expired", "REJECTED"))
 
     # -- execution -----------------------------------------------------------------------------------------
 
@@ -225,7 +224,7 @@ class Load:
             return
         self._returned(batch, answers, started)
         for inference in batch:
-            self._leave(inference, None)
+            self._in_flight.leave(inference, None)
         self._free(instance)
 
     def _follow_thread(self, steps: Iterator[Step], batch: list[Inference]) -> None:
@@ -237,7 +236,7 @@ class Load:
             assert isinstance(step, Send), "a thread of a model can only compute and send"
             batch[step.index].respond(step.response)
         for inference in batch:
-            self._leave(inference, None)
+            self._in_flight.leave(inference, None)
 
     def _returned(self, batch: list[Inference], answers: list[list[Response]], started: float) -> None:
         """The model returned from execute(): its inferences count now."""
@@ -261,22 +260,12 @@ class Load:
     def _fail_batch(self, instance: Instance, batch: list[Inference], failure: Failure) -> None:
         for inference in batch:
             self._count_failure(inference.queued_at, failure.reason)
-            self._leave(inference, failure)
+            self._in_flight.leave(inference, failure)
         self._free(instance)
 
     def _free(self, instance: Instance) -> None:
         instance.busy = False
         self._dispatch()
-
-    def _leave(self, inference: Inference, failure: Failure | None) -> None:
-        self._in_flight -= 1
-        inference.end(failure)
-        self._check_idle()
-
-    def _check_idle(self) -> None:
-        if self._on_idle is not None and not self._in_flight:
-            callback, self._on_idle = self._on_idle, None
-            callback()
 
     # -- counting ------------------------------------------------------------------------------------------
 
@@ -333,7 +322,7 @@ class Load:
         for response in cached:
             # The cache keeps outputs only: an error comes back as a success without any.
             inference.respond(Response(response.outputs))
-        self._leave(inference, None)
+        self._in_flight.leave(inference, None)
         return True
 
     def _count_hit(self) -> None:

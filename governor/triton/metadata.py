@@ -51,6 +51,8 @@ class ModelFacts:
         outputs: what it gives.
         versions: the loaded versions, as Triton lists them.
         warms_up: each load counts requests of its own before the first call, in the process's counters too.
+        backend: what runs it, such as `python`; its platform where it names no backend.
+        batch: requests that one execution can take: the maximum batch size with dynamic batching, else 1.
     """
 
     name: str
@@ -62,6 +64,8 @@ class ModelFacts:
     outputs: tuple[TensorFacts, ...]
     versions: tuple[str, ...]
     warms_up: bool = False
+    backend: str = "unknown"
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ def parse_model(config: dict[str, JsonValue], metadata: dict[str, JsonValue]) ->
         BackendProtocolError: a member that matters is missing or of another type.
     """
     policy = config.get("model_transaction_policy")
+    max_batch_size = _integer(config.get("max_batch_size", 0), "max_batch_size")
     versions = metadata.get("versions", [])
     if not isinstance(versions, list):
         raise _malformed("versions")
@@ -131,12 +136,14 @@ def parse_model(config: dict[str, JsonValue], metadata: dict[str, JsonValue]) ->
         name=_text(config, "name"),
         decoupled=isinstance(policy, dict) and policy.get("decoupled") is True,
         ensemble=config.get("platform") == "ensemble" or "ensemble_scheduling" in config,
-        max_batch_size=_integer(config.get("max_batch_size", 0), "max_batch_size"),
+        max_batch_size=max_batch_size,
         instance_count=sum(_instances(group) for group in _objects(config, "instance_group")),
         inputs=tuple(_tensor(each) for each in _objects(config, "input")),
         outputs=tuple(_tensor(each) for each in _objects(config, "output")),
         versions=tuple(each for each in versions if isinstance(each, str)),
         warms_up=bool(_objects(config, "model_warmup")),
+        backend=str(config.get("backend") or config.get("platform") or "unknown"),
+        batch=max(1, max_batch_size) if "dynamic_batching" in config else 1,
     )
 
 

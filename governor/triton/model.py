@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from governor.core.counting import Reading
 from governor.triton.boot import BootStamp
 from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_model, fetch_server
@@ -12,6 +11,7 @@ from governor.triton.reader import StatisticsReader
 
 if TYPE_CHECKING:
     from governor.config import BackendConfig
+    from governor.core.counting import Reading
     from governor.triton.metadata import ModelFacts, ServerFacts
 
 _FACTS_TIMEOUT_MS = 5_000
@@ -39,14 +39,7 @@ class TritonModel:
 
     async def read(self) -> Reading:
         """One reading: statistics, the process's metrics where configured, boot identity."""
-        reading = await self._reader.read()
-        return Reading(
-            model=reading.counts.counts,
-            versions=frozenset(version.version for version in reading.counts.versions),
-            life=reading.counts.life,
-            process=reading.process,
-            boot=reading.boot,
-        )
+        return (await self._reader.read()).evidence()
 
     async def fetch_facts(self) -> ModelFacts:
         """The model's configuration (E12), and on the way the server's version."""

@@ -329,7 +329,9 @@ def group(count: int, *gpus: int) -> dict[str, Any]:
         ({"max_batch_size": 8, "dynamic_batching": {}}, 17, "16 calls at once (2 instances of up to 8 requests)"),
         ({"backend": "vllm"}, 100, None),
         ({"instance_group": []}, 100, None),
-        ({"instance_group": [3, {"count": "x"}]}, 100, None),
+        ({"instance_group": [{**group(1), "passive": True}]}, 100, None),
+        ({"instance_group": [{**group(1), "passive": True}, group(2)]}, 3, "2 calls at once"),
+        ({"instance_group": [{"gpus": [0, 1]}]}, 3, "2 calls at once"),
     ],
 )
 async def test_more_slots_than_executions_is_a_warning(changes: dict[str, Any], slots: int, room: str | None) -> None:

@@ -56,6 +56,7 @@ FACTS = ModelFacts(
     inputs=(TensorFacts("DELAY_MS", "INT32", (1,)), TensorFacts("text_input", "BYTES", (-1, 2), optional=True)),
     outputs=(TensorFacts("Y", "FP32", (1,)),),
     versions=("1", "3"),
+    backend="python",
 )
 
 
@@ -67,6 +68,11 @@ def test_a_model_that_warms_up_is_recognised() -> None:
     """ADR-0002: its process counters are no evidence."""
     assert not parse_model({**CONFIG, "model_warmup": []}, METADATA).warms_up
     assert parse_model({**CONFIG, "model_warmup": [{"name": "w", "batch_size": 1}]}, METADATA).warms_up
+    assert parse_model({**CONFIG, "dynamic_batching": {}}, METADATA).batch == 8
+    assert parse_model({**CONFIG, "dynamic_batching": {}, "max_batch_size": 0}, METADATA).batch == 1
+    assert (
+        parse_model({**CONFIG, "backend": "", "platform": "onnxruntime_onnx"}, METADATA).backend == "onnxruntime_onnx"
+    )
 
 
 def test_decoupled_models_and_ensembles_are_recognised() -> None:
