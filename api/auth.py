@@ -89,9 +89,9 @@ class Gate:
             return InvalidRequestError("Malformed URL encoding", code="invalid_request")
         own = self._own_authorities(scope)
         if self._loopback and own is not None:
-            hosts = _values(scope, b"host")
-            if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in own:
-                return InvalidHostError()
+            hosts = [host.decode("latin-1") for host in _values(scope, b"host")]
+            if len(hosts) != 1 or hosts[0].lower() not in own:
+                return InvalidHostError(hosts, own)
         for origin in _values(scope, b"origin"):
             named = origin.decode("latin-1").lower()
             at_home = self._is_own_origin(named, own) or (is_admin_path(scope["path"]) and _is_at_host(named, scope))

@@ -19,6 +19,8 @@ from governor.errors import BodyTooLargeError, CallerError, GovernorError, Refus
 from .rate import RateLimitError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hypercorn.typing import ASGISendCallable, HTTPResponseStartEvent
     from quart import Quart
 
@@ -45,8 +47,10 @@ class InvalidHostError(CallerError):
     code = "invalid_host"
     status = 403
 
-    def __init__(self) -> None:
-        super().__init__("Invalid Host header")
+    def __init__(self, received: Iterable[JsonValue], expected: Iterable[str]) -> None:
+        # The sentence is the protocol's; what a proxy has to send is beside it.
+        names: list[JsonValue] = [*sorted(expected)]
+        super().__init__("Invalid Host header", received=[*received], expected=names)
 
 
 class ForeignOriginError(CallerError):

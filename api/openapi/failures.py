@@ -106,7 +106,11 @@ _ALL: Final = (
     _invalid("invalid_content_length", "`Content-Length` is no number."),
     _invalid("invalid_json", "The body says that it is JSON and is not."),
     _of(own.UnauthorizedError),
-    _of(own.InvalidHostError),
+    _of(
+        own.InvalidHostError,
+        received=array(text(), "What came as `Host`."),
+        expected=array(text(), "What may come."),
+    ),
     _of(own.ForeignOriginError),
     _of(own.RouteNotFoundError),
     _of(own.WrongMethodError),

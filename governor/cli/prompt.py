@@ -14,6 +14,7 @@ from governor.client import (
     AgentMessageChunk,
     CreateSessionRequest,
     DaemonClient,
+    DaemonConnectionError,
     DaemonError,
     DaemonSessionClient,
     PendingPromptAdded,
@@ -77,8 +78,11 @@ async def _leave(session: DaemonSessionClient, *, close: bool) -> None:
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LEAVE_S):
         try:
             await (session.close() if close else session.detach())
+        except DaemonConnectionError:
+            return  # a server that is away has closed it, or will; the command tells what it cost, if it cost anything
         except DaemonError as error:
-            error_console().print(f"governor: the session was not left: {error}", markup=False, highlight=False)
+            told = f"governor: the session was not left: {error}"
+            error_console().print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 async def _show(turn: Turn, *, silent: bool) -> PromptResult:

@@ -84,6 +84,7 @@ async def test_without_a_token_nothing_is_asked(autojump_clock: MockClock) -> No
         assert (await up.ask("GET", "/metrics")).status == 200
 
 
+OWN_NAMES = ("127.0.0.1", "[::1]", "host.docker.internal", "localhost")
 HOSTS = [
     (HOST, True),
     (f"LOCALHOST:{PORT}", True),
@@ -108,7 +109,12 @@ async def test_a_loopback_bind_answers_to_its_own_names_alone(
             answer = await up.ask("GET", path, host=host, headers=RIGHT)
             assert answer.status == (200 if passes else 403)
             if not passes:
-                assert answer.json == {"error": "Invalid Host header", "code": "invalid_host"}
+                assert answer.json == {
+                    "error": "Invalid Host header",
+                    "code": "invalid_host",
+                    "received": [] if host is None else [host],
+                    "expected": [f"{name}:{PORT}" for name in OWN_NAMES],
+                }
 
 
 async def test_a_bind_that_others_reach_leaves_the_host_to_the_token(autojump_clock: MockClock) -> None:

@@ -142,7 +142,15 @@ ROWS = [
     ),
     Row(400, "invalid_request", request("GET", "/session/x/status", raw_path=b"/session/%zz/status")),
     Row(401, "unauthorized", request("POST", "/session"), options={"tokens": {"api": TOKEN}}),
-    Row(403, "invalid_host", request("POST", "/session", host="evil.example:4170")),
+    Row(
+        403,
+        "invalid_host",
+        request("POST", "/session", host="evil.example:4170"),
+        {
+            "received": ["evil.example:4170"],
+            "expected": ["127.0.0.1:4170", "[::1]:4170", "host.docker.internal:4170", "localhost:4170"],
+        },
+    ),
     Row(403, "origin_not_allowed", request("POST", "/session", headers={"Origin": "http://evil.example"})),
     Row(403, "origin_not_allowed", request("POST", "/session", headers={"Origin": "null"})),
     Row(404, "session_not_found", request("POST", "/session/none/prompt", body={}), {"sessionId": "none"}),

@@ -122,6 +122,15 @@ def test_what_goes_wrong_has_its_exit_code(prompt: Any, events: Any, code: int, 
         assert err.count("\n") == 1
 
 
+def test_a_server_that_goes_away_meanwhile_is_told_of_once(command: Command) -> None:
+    """Its sessions go with it: that this one could not be left is no news."""
+    away = (f"DELETE /session/{SESSION}", lambda _, wire: wire.reset())
+    with fake_server(prompt=refuse(503, {"error": "x", "code": "daemon_draining"}), more=(away,)) as server:
+        code, out, err = command("prompt", "hello", url=server.url)
+        assert server.count(f"DELETE /session/{SESSION}") == 1
+    assert (code, out, err) == (Exit.TRY_LATER, "", f"governor: POST /session/{SESSION}/prompt: x\n")
+
+
 def test_nobody_listens(command: Command) -> None:
     code, out, err = command("status", url="http://127.0.0.1:9")
     assert (code, out) == (Exit.NOT_REACHED, "")
