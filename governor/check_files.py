@@ -24,6 +24,13 @@ def examine_audit_file(name: str | None) -> list[Finding]:
 
 
 def _why_not(path: Path) -> str | None:
+    try:
+        return _what_stands_against(path)
+    except OSError as error:  # it may not even look
+        return error.strerror or str(error)
+
+
+def _what_stands_against(path: Path) -> str | None:
     if path.is_symlink():
         return "it is a link, and links are not followed"
     if path.is_dir():

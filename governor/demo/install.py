@@ -137,20 +137,26 @@ def find_python() -> Python | None:
 
 def _candidates() -> Iterator[str]:
     names = [f"python{version}" for version in PYTHONS]
-    # A pyenv shim exists on the PATH even where running it fails, so the versions behind it are tried too.
-    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    behind_shims = [
-        str(folder / "bin" / "python")
-        for version in PYTHONS
-        for folder in sorted(pyenv.glob(f"{version}.*"), reverse=True)
-    ]
     system = [f"{SYSTEM_FOLDER}/{name}" for name in (*names, "python3")]
     seen: set[str] = set()
-    for name in (sys.executable, *names, "python3", *behind_shims, *system):
+    for name in (sys.executable, *names, "python3", *_behind_shims(), *system):
         path = shutil.which(name)
         if path is not None and path not in seen:
             seen.add(path)
             yield path
+
+
+def _behind_shims() -> list[str]:
+    """A pyenv shim exists on the PATH even where running it fails, so the versions behind it are tried too."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    try:
+        return [
+            str(folder / "bin" / "python")
+            for version in PYTHONS
+            for folder in sorted(pyenv.glob(f"{version}.*"), reverse=True)
+        ]
+    except OSError:
+        return []  # it is another user's
 
 
 def _probe(executable: str) -> Python | None:

@@ -90,24 +90,26 @@ class Settings:
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             lock = (self.run_dir / "lock").open("ab")
+            try:
+                self._prepare(lock)
+            except BaseException:
+                lock.close()
+                raise
         except OSError as failed:
             raise DemoError(
                 f"RUN_DIR={self.run_dir} cannot be used ({failed.strerror}): set it to a folder that you may write to"
             ) from failed
+        return lock
+
+    def _prepare(self, lock: IO[bytes]) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.close()
             raise DemoError(f"Another run uses {self.run_dir}: stop it, or set RUN_DIR, PORT and TRITON_PORT") from None
-        try:
-            _must_be_free("PORT", self.port, self.port)
-            _must_be_free("TRITON_PORT", self.triton_port, self.triton_port + 2)
-        except DemoError:
-            lock.close()
-            raise
-        for name in ("work.jsonl", "triton.log", "governor.log"):
+        _must_be_free("PORT", self.port, self.port)
+        _must_be_free("TRITON_PORT", self.triton_port, self.triton_port + 2)
+        for name in ("work.jsonl", "triton.log", "governor.log", "governor.toml"):
             (self.run_dir / name).unlink(missing_ok=True)
-        return lock
 
     def governor_config(self) -> str:
         """The governor's configuration file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import httpx
 import pytest
@@ -383,6 +383,15 @@ async def test_an_audit_file_that_cannot_be_written_is_a_warning(tmp_path: Path,
     assert finding.level == ("ok" if why is None else "warning")
     assert (why or "can be written") in finding.sentence
     assert not (tmp_path / "made" / "audit.jsonl").exists(), "a check makes nothing"
+
+
+async def test_an_audit_file_that_cannot_even_be_looked_at_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("governor.check_files.Path.is_symlink", refuse)
+    report = await FakeTriton().check(config(backend='[server]\naudit_file = "/root/audit.jsonl"'))
+    assert "cannot be written by this user: Permission denied;" in bad(report)[0]
 
 
 async def test_findings_keep_the_order_of_the_configuration_and_few_requests_run_at_once() -> None:

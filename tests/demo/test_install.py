@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 import trio
@@ -48,6 +48,17 @@ def test_shim_that_fails_when_run_is_passed_over(only: Path) -> None:
         "/opt/python3.11",
         "/opt/lib",
     )
+
+
+def test_pyenv_of_another_user_is_passed_over(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError("another user's")
+
+    monkeypatch.setattr("pathlib.Path.glob", refuse)
+    script(only / "bin", "python3.11", told("3.11", '"/opt/lib"'))
+    found = find_python()
+    assert found is not None
+    assert found.version == "3.11"
 
 
 def test_version_behind_a_failing_shim_is_found(only: Path) -> None:

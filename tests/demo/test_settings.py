@@ -80,15 +80,15 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         assert not settings.worklog.exists(), "a run begins with an empty work log"
 
 
-@pytest.mark.parametrize("taken", [".", "lock"])
+@pytest.mark.parametrize("taken", [".", "lock", "triton.log"])
 def test_folder_that_cannot_be_written_to_is_named(tmp_path: Path, taken: str) -> None:
-    run_dir = tmp_path / "run"
+    base, run_dir = free_base(), tmp_path / "run"
     if taken == ".":
         run_dir.touch()
     else:
         (run_dir / taken).mkdir(parents=True)
     with pytest.raises(DemoError, match=r"RUN_DIR=.*/run cannot be used \(.+\): set it to a folder that you may write"):
-        Settings(run_dir=run_dir).claim()
+        Settings(port=base + 3, triton_port=base, run_dir=run_dir).claim()
 
 
 def test_configuration_it_writes_is_valid(tmp_path: Path) -> None:
