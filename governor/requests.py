@@ -183,10 +183,16 @@ def _refusal(head: RequestHead, told: _Told) -> RequestRefusedError | None:
         status, sentence = told.refusal
         return NotServedError(sentence, status=status)
     fault = find_fault(head, told.facts) if told.facts is not None else None
-    return refusal_of(fault) if fault is not None else None
+    return _refusal_of(fault) if fault is not None else None
 
 
-def refusal_of(fault: Fault) -> RequestRefusedError:
+def refuse(fault: Fault | None) -> None:
+    """Raises RequestRefusedError, in the words of the fault if there is one."""
+    if fault is not None:
+        raise _refusal_of(fault)
+
+
+def _refusal_of(fault: Fault) -> RequestRefusedError:
     """The error of what Triton would answer."""
     kind = _KINDS.get(fault.status, RequestRefusedError)
     return kind(fault.sentence, status=fault.status)

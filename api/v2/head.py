@@ -1,6 +1,6 @@
 """What is read of an inference request before it is passed on: its JSON if that is small, and how long it may wait.
 
-Of `infer` requests of any size, compressed ones too, the shapes are looked at: Triton must not die of them.
+Triton must not die of a request: so the JSON of any size, compressed or not, is searched for what it would die of.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from governor.errors import BodyTooLargeError, InvalidRequestError
-from governor.requests import refusal_of
+from governor.requests import refuse
 from governor.triton.hugeshapes import find_fatal_shape
+from governor.triton.nesting import find_fatal_nesting
 from governor.triton.outcomes import CallKind
 from governor.triton.requestcheck import CHECKED_BYTES_MAX, RequestHead
 
@@ -61,8 +62,7 @@ def request_head(fields: Iterable[tuple[bytes, bytes]], kind: CallKind, version:
         InvalidRequestError: `invalid_encoding`: it is not compressed as it says.
     """
     form = _Form.of(fields)
-    if kind is CallKind.INFER:
-        _refuse_fatal_shapes(form, body)
+    _refuse_fatal(kind, form, body)
     if form.encoding not in _PLAIN:
         return RequestHead.of(kind, version, b"")
     size = len(body)
@@ -89,23 +89,23 @@ def head_before_tensors(version: str | None, text: bytes, body_bytes: int) -> Re
     Raises:
         RequestRefusedError: Triton would die of it, or may.
     """
-    fault = find_fatal_shape(text, body_bytes=body_bytes)
-    if fault is not None:
-        raise refusal_of(fault)
+    refuse(find_fatal_nesting(text) or find_fatal_shape(text, body_bytes=body_bytes))
     return RequestHead.of(CallKind.INFER, version, text, body_bytes - len(text))
 
 
-def _refuse_fatal_shapes(form: _Form, body: Body) -> None:
-    size = form.json_bytes
+def _refuse_fatal(kind: CallKind, form: _Form, body: Body) -> None:
+    if kind is not CallKind.INFER:
+        # Without tensors, shapes and compression.
+        refuse(find_fatal_nesting(body) if form.encoding in _PLAIN else None)
+        return
+    size, room = form.json_bytes, len(body)
     if form.encoding in _PLAIN:
         text: Body = body if size is None else memoryview(body)[:size]
-        fault = find_fatal_shape(text, body_bytes=len(body))
     elif form.encoding in _ENCODINGS:
-        fault = find_fatal_shape(_unpacked(body, size), body_bytes=max(len(body), UNPACKED_BYTES_MAX))
+        text, room = _unpacked(body, size), max(room, UNPACKED_BYTES_MAX)
     else:
         return  # Triton knows no other
-    if fault is not None:
-        raise refusal_of(fault)
+    refuse(find_fatal_nesting(text) or find_fatal_shape(text, body_bytes=room))
 
 
 def _unpacked(body: Body, size: int | None) -> bytes:

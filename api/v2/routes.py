@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from quart import Blueprint, Response, request
 
-from governor.errors import BackendProtocolError
+from governor.errors import BackendProtocolError, InvalidRequestError
 from governor.triton.jsons import parse_json
+from governor.triton.nesting import find_fatal_nesting
 from governor.triton.wire import WireRequest
 
 from ..context import this_app
@@ -111,6 +112,9 @@ async def statistics() -> Response:
 async def index() -> Response:
     """The repository index, of the models that are configured here."""
     body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    fault = find_fatal_nesting(body)
+    if fault is not None:
+        raise InvalidRequestError(fault.sentence)
     return await _of_all("POST", "/v2/repository/index", body, index_entries, index_body)
 
 

@@ -1,6 +1,6 @@
 """No request with a shape that Triton would make room for, and die of, gets past, however large or odd it is.
 
-That Triton does die of them, and says the same to others, is held against a real one in `tests/e2e/test_hugeshapes.py`.
+That Triton does die of them, and says the same to others, is held against a real one in `tests/e2e/test_fatal.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A shape that Triton would die of never reaches it, however the request is written.
+"""What Triton would die of never reaches it, however the request is written.
 
-Triton 2.51 makes room for as many elements as a JSON tensor's shape says, and ends when it cannot.
+Triton 2.51 makes room for as many elements as a JSON tensor's shape says, and ends when it cannot. And it ends when
+JSON is nested deeper than its stack.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.v2.head import UNPACKED_BYTES_MAX, request_head
-from governor.requests import TensorDataError
+from api.v2.head import UNPACKED_BYTES_MAX, head_before_tensors, request_head
+from governor.requests import RequestRefusedError, TensorDataError
 from governor.triton.outcomes import CallKind
 from governor.triton.requestcheck import CHECKED_BYTES_MAX
 from tests.api.harness import Answer, Service, service
@@ -182,3 +183,39 @@ def test_a_body_may_be_a_view_of_a_buffer(kind: Any) -> None:
     head = request_head([], CallKind.INFER, None, kind(request([1])))
     assert head.text == request([1])
     assert head.document is not None
+
+
+def nested(depth: int) -> bytes:
+    return (
+        b'{"inputs":[{"name":"X","datatype":"INT32","shape":[1],"data":' + b"[" * depth + b"0" + b"]" * depth + b"}]}"
+    )
+
+
+async def test_json_that_is_nested_too_deeply_is_refused(autojump_clock: MockClock) -> None:
+    async with service() as up:
+        deep = nested(100_000)
+        packed = {"Content_Encoding": "gzip"}
+        behind = {LENGTH: str(len(deep))}
+        for answer in (
+            await send(up, deep),
+            await send(up, deep + bytes(8), **behind),
+            await send(up, gzip.compress(deep), **packed),
+            await send(up, b"[" * 100_000),
+            await send(up, deep, "/v2/models/chat/generate"),
+            await send(up, deep, "/v2/models/chat/generate_stream"),
+        ):
+            assert (answer.status, answer.code) == (400, "invalid_inference_request")
+            assert "nested too deeply" in answer.json["error"]
+        answer = await send(up, deep, "/v2/repository/index")
+        assert (answer.status, answer.code) == (400, "invalid_request")
+        assert not up.world.wires
+        assert (await send(up, nested(1_000))).status == 200
+        assert (await send(up, deep[:30], "/v2/models/chat/generate", Content_Encoding="gzip")).status == 200
+
+
+def test_json_in_front_of_large_tensors_is_looked_at_as_well() -> None:
+    deep = nested(8_192)
+    for text in (FATAL, deep):
+        with pytest.raises(RequestRefusedError):
+            head_before_tensors(None, text, len(text) + 8)
+    assert head_before_tensors(None, request([1]), 1_000).document is not None

@@ -1,4 +1,4 @@
-"""A real Triton dies of a JSON tensor whose shape it makes room for; behind the governor it outlives every one.
+"""A real Triton dies of a shape that it makes room for, and of deep JSON; behind the governor it outlives every one.
 
 The first test is the fact that the check is made for. If it fails, Triton has learned to count first.
 """
@@ -16,6 +16,7 @@ import trio
 
 from governor.demo.ports import free_ports
 from governor.demo.triton import RealTriton
+from governor.triton.nesting import NESTED_MAX
 from tests.contract.real import build_repository
 
 if TYPE_CHECKING:
@@ -42,10 +43,19 @@ def request(shape: list[int], *, numbers: int = FEW, old: str = "", new: str = "
     return text.replace(old, new, 1).encode()
 
 
+def nested(depth: int, element: bytes = b"0") -> bytes:
+    name, datatype = (b"X", b"INT32") if element == b"0" else (b"IN_STRING", b"BYTES")
+    data = b"[" * depth + element + b"]" * depth
+    return b'{"inputs":[{"name":"%b","datatype":"%b","shape":[1],"data":%b}]}' % (name, datatype, data)
+
+
 def fatal(numbers: int) -> Iterator[tuple[bytes, dict[str, str]]]:
     """Requests of which Triton 2.51 dies, each in another way around a check of JSON or of lengths."""
     plain = request([5, HUGE], numbers=numbers)
     yield plain, {}
+    yield nested(100_000), {}
+    yield b"[" * 1_000_000, {}
+    yield gzip.compress(nested(100_000)), {"Content-Encoding": "gzip"}
     yield request([HUGE], numbers=numbers, datatype="FP16"), {}
     yield request([HUGE], numbers=numbers, parameters={"foo": 1}), {}
     yield request([2**64 - 1, 2**64 - HUGE], numbers=numbers), {}
@@ -62,8 +72,12 @@ def fatal(numbers: int) -> Iterator[tuple[bytes, dict[str, str]]]:
     yield zlib.compress(plain), {"Content-Encoding": "deflate", LENGTH: str(len(plain))}
 
 
-@pytest.mark.parametrize("numbers", [FEW, MANY])
-def test_triton_dies_of_it(numbers: int, installation: Installation, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [request([5, HUGE]), request([5, HUGE], numbers=MANY), nested(100_000), b"[" * 1_000_000],
+    ids=["shape", "shape in large JSON", "nested data", "nested"],
+)
+def test_triton_dies_of_it(body: bytes, installation: Installation, tmp_path: Path) -> None:
     build_repository(tmp_path / "models")
     http_port, grpc_port, metrics_port = free_ports(3)
     server = RealTriton(
@@ -79,7 +93,7 @@ def test_triton_dies_of_it(numbers: int, installation: Installation, tmp_path: P
     trio.run(server.start)
     try:
         with pytest.raises(httpx.RemoteProtocolError):
-            httpx.post(f"{server.url}/v2/models/nobatch/infer", content=request([5, HUGE], numbers=numbers), timeout=30)
+            httpx.post(f"{server.url}/v2/models/nobatch/infer", content=body, timeout=30)
 
         async def ends() -> int:
             with trio.fail_after(20):
@@ -102,6 +116,25 @@ def test_none_of_them_reaches_it(numbers: int, client_triton: RealTriton, govern
     assert client_triton.running
     assert client_triton.process.pid == before
     assert httpx.get(f"{client_triton.url}/v2/health/live").status_code == 200
+
+
+def test_no_other_route_of_callers_takes_deep_json_to_it(client_triton: RealTriton, governed: str) -> None:
+    for path in ("models/stream/generate", "models/stream/generate_stream", "repository/index"):
+        answer = httpx.post(f"{governed}/v2/{path}", content=b'{"a":' * 1_000_000, timeout=30)
+        assert answer.status_code == 400
+        assert "nested too deeply" in answer.json()["error"]
+    assert client_triton.running
+
+
+def test_what_is_not_refused_triton_outlives(client_triton: RealTriton, governed: str) -> None:
+    """The bound is half of what Triton was seen to take."""
+    for url in (client_triton.url, governed):
+        answer = httpx.post(f"{url}/v2/models/every/infer", content=nested(NESTED_MAX - 10, b'"a"'), timeout=30)
+        assert answer.status_code == 200
+    answer = httpx.post(
+        f"{client_triton.url}/v2/models/every/infer", content=nested(2 * NESTED_MAX, b'"a"'), timeout=30
+    )
+    assert answer.status_code == 200
 
 
 def test_triton_says_the_same_of_a_shape_that_it_has_room_for(client_triton: RealTriton, governed: str) -> None:
