@@ -65,6 +65,7 @@ def fatal(numbers: int) -> Iterator[tuple[bytes, dict[str, str]]]:
     yield json.dumps({"inputs": [tensor([HUGE], numbers=numbers), {"name": 5}]}).encode(), {}
     yield b"\xef\xbb\xbf" + plain, {}
     yield plain + bytes(8), {LENGTH: str(len(plain))}
+    yield plain + bytes(400_000), {LENGTH: str(len(plain))}
     yield plain + bytes(8), {LENGTH: f"{len(plain)}x"}
     yield plain + bytes(8), {LENGTH: str(2**32 + len(plain))}
     yield gzip.compress(plain), {"Content-Encoding": "gzip"}
