@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
+_NO_SUCH_ROUTE: Final = frozenset({_NOT_FOUND, 405, 501})
 
 
 def advice(error: DaemonError, options: argparse.Namespace) -> str:
@@ -31,7 +32,7 @@ def advice(error: DaemonError, options: argparse.Namespace) -> str:
     operator = re.match(r"[A-Z]+ /admin\b", str(error)) is not None
     if error.status == _UNAUTHORIZED:
         return _about_token(options, operator=operator)
-    if error.status == _NOT_FOUND and error.code is None:
+    if error.status in _NO_SUCH_ROUTE and error.code is None:
         return f"look whether {options.url} is a governor; {where} says where it is"
     if error.status == _NOT_FOUND and error.code == "not_found" and operator:
         return "set tokens.admin in the governor's configuration; without it there are no routes for operators"

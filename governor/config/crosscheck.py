@@ -69,6 +69,7 @@ def cross_check(draft: Draft) -> list[Problem]:
         *_sizes(draft.limits),
         *_secrets(draft.tokens),
         *_backends(draft.backends),
+        *_itself(draft),
         *_models(draft),
     ]
 
@@ -143,6 +144,29 @@ def _backends(backends: Sequence[View] | None) -> Iterator[Problem]:
     yield from _repeated("backends", backends, "metrics_url", "metrics of one process", advice=_METRICS_ADVICE)
 
 
+def _itself(draft: Draft) -> Iterator[Problem]:
+    """A governor that is its own backend waits for itself to become ready."""
+    host, port = draft.server.text("host"), draft.server.number("port")
+    if host is None or not port:
+        return
+    own = server_key(f"http://{_in_url(host)}:{port}")
+    for index, backend in enumerate(draft.backends or []):
+        url = backend.text("url") or ""
+        parts = urlsplit(url)
+        everywhere = host.strip("[]") in _ALL and parts.port == port and is_loopback(parts.hostname or "")
+        if everywhere or server_key(url) == own:
+            yield Problem(
+                ("backends", index, "url"),
+                f"{show(url)} is where this governor itself listens (server.port = {port}); give"
+                " the address of Triton's HTTP port, which is 8000 unless Triton was told otherwise",
+            )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+_ALL = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 _METRICS_ADVICE = "metrics prove ends for the process they come from; give each backend its own, or leave it out"
 
 

@@ -301,6 +301,7 @@ def test_watching_shows_a_call_as_it_comes_and_goes(token: str | None, governor_
     [
         (("status",), 401, {"error": "Unauthorized", "code": "unauthorized"}, "set GOVERNOR_TOKEN to the governor's"),
         (("status",), 404, {"error": "Not Found"}, "look whether {url} is a governor; --url or GOVERNOR_URL says"),
+        (("status",), 501, "<html>", "look whether {url} is a governor; --url or GOVERNOR_URL says"),
         (("admin", "audit"), 404, {"error": "no", "code": "not_found"}, "set tokens.admin in the governor's"),
         (("status",), 500, {"error": "broken", "code": "internal_error"}, None),
         (("status",), 200, "<html>", "look whether {url} is a governor; --url or GOVERNOR_URL says"),

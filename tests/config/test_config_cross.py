@@ -42,6 +42,32 @@ def test_a_host_is_an_address_or_a_name(host: str) -> None:
     assert "server.host: received" in only_problem(f'{MINIMAL}[server]\nhost = "{host}"\n')
 
 
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("http://127.0.0.1:4170", ""),
+        ("http://localhost:4170", ""),
+        ("http://[::1]:4171", 'host = "::1"\nport = 4171'),
+        ("http://127.0.0.1:4170", 'host = "localhost"'),
+        ("http://127.0.0.1:4171", f'host = "0.0.0.0"\nport = 4171\n[tokens]\napi = "{TOKEN}"'),
+        ("http://gov.example:4170", f'host = "gov.example"\n[tokens]\napi = "{TOKEN}"'),
+    ],
+)
+def test_a_governor_is_not_its_own_backend(url: str, server: str) -> None:
+    text = MINIMAL.replace("http://127.0.0.1:8000", url) + f"[server]\n{server}\n"
+    assert f'backends[0].url: "{url}" is where this governor itself listens' in only_problem(text)
+    for other in ("http://elsewhere.example:4170", "http://127.0.0.1:4169", "https://127.0.0.9:4199"):
+        assert problems(text.replace(url, other)) == []
+
+
+def test_another_address_of_this_machine_is_another_server() -> None:
+    assert problems(MINIMAL.replace(":8000", ":4170") + '[server]\nhost = "127.0.0.9"\n') == []
+
+
+def test_a_free_port_is_nobodys() -> None:
+    assert problems(f"{MINIMAL}[server]\nport = 0\n") == []
+
+
 def test_operators_have_a_token_of_their_own() -> None:
     problem = only_problem(f'{MINIMAL}[tokens]\napi = "{TOKEN}"\nadmin = "{TOKEN}"\n')
     assert "tokens.admin: it is the same as tokens.api" in problem
