@@ -19,7 +19,7 @@ NOT_INSTALLED = { echo "Not installed: pip says above why. If it could not reach
 .PHONY: help run
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
-		/^[a-zA-Z_-]+:.*?##/ {printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-zA-Z_-]+:.*?##/ {printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nVariables: PORT=%s TRITON_PORT=%s RUN_DIR=%s TRITON=%s VENV=%s PYTHON=%s\n' \
 		"$(PORT)" "$(TRITON_PORT)" "$(RUN_DIR)" "$(or $(TRITON),auto)" "$(VENV)" "$(PYTHON)"
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 from rich.console import Console
@@ -122,14 +122,20 @@ def print_json(value: JsonValue) -> None:
     sys.stdout.flush()
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        # rich would end the process, out of the middle of a task. `run` knows what to do about it.
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """What goes to standard output; colours only for a terminal, and not with NO_COLOR."""
-    return Console()
+    return _Console()
 
 
 def error_console() -> Console:
     """What goes to standard error."""
-    return Console(stderr=True)
+    return _Console(stderr=True)
 
 
 def clean(text: str) -> str:

@@ -191,6 +191,17 @@ def test_whoever_reads_the_output_may_leave() -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize("arguments", [("status",), ("watch", "--once"), ("watch", "--once", "--json")])
+def test_whoever_reads_a_table_may_leave(arguments: tuple[str, ...], governor_url: str) -> None:
+    """As in `governor status | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start(*arguments, "--url", governor_url, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (Exit.PIPE_CLOSED, b"")
+
+
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "api.cli", *arguments], **options)
 
@@ -424,11 +435,14 @@ def test_ctrl_c_ends_the_wait_for_somebody_to_type(asked: str) -> None:
 
 
 def listens_for_signals(pid: int) -> bool:
-    """Whether it has an event loop, and a handler for SIGINT."""
+    """Whether it has an event loop and, looked at after that, a handler for SIGINT."""
+    try:
+        if not any("eventpoll" in link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()):
+            return False
+    except FileNotFoundError:
+        return False  # one was closed meanwhile
     caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    if caught is None or not int(caught[1], 16) & 1 << (signal.SIGINT - 1):
-        return False
-    return any("eventpoll" in link.resolve().name for link in Path(f"/proc/{pid}/fd").iterdir())
+    return caught is not None and bool(int(caught[1], 16) & 1 << (signal.SIGINT - 1))
 
 
 def test_a_drained_governor_is_not_said_to_be_shutting_down() -> None:
