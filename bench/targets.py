@@ -264,8 +264,10 @@ STARTS: dict[str, Start] = {
     "litellm": litellm,
     "ray": ray,
 }
-ALWAYS = ("governor", "stock", "relay")
+ALWAYS = ("governor", "stock")
 """Targets that need nothing but the project itself."""
+OWN = (*ALWAYS, "relay")
+"""The same, with what is only measured where it says something."""
 
 
 def available(wanted: list[str] | None) -> list[str]:
@@ -277,7 +279,7 @@ def available(wanted: list[str] | None) -> list[str]:
     if wanted is None:
         return [*ALWAYS, *(name for name in ("haproxy", "nginx", "smg") if peers.program(name) is not None)]
     for name in wanted:
-        if name not in ALWAYS:
+        if name not in OWN:
             _program(name)
     return wanted
 
