@@ -191,6 +191,19 @@ def sleep_body(delay_ms: int, x: int = 5, *, batch: int | None = None, **more: A
     }
 
 
+def text_tensor(text: bytes, execution: str, *, shape: int = 1) -> tuple[bytes, dict[str, str]]:
+    """An infer body with one binary text for a text model, and the header fields that tell where it begins."""
+    raw = len(text).to_bytes(4, "little") + text
+    tensor = {
+        "name": "text_input",
+        "datatype": "BYTES",
+        "shape": [shape],
+        "parameters": {"binary_data_size": len(raw)},
+    }
+    head = json.dumps({"id": execution, "inputs": [tensor]}).encode()
+    return head + raw, {"Inference-Header-Content-Length": str(len(head))}
+
+
 def with_input(body: dict[str, Any], name: str, /, **changes: Any) -> dict[str, Any]:
     """The body with one input changed."""
     inputs = [{**one, **changes} if one["name"] == name else one for one in body["inputs"]]

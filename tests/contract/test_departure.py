@@ -8,7 +8,7 @@ import h11
 import pytest
 import trio
 
-from tests.contract.driver import new_id, sleep_body, until
+from tests.contract.driver import new_id, sleep_body, text_tensor, until
 from tests.contract.wire import as_body, request_bytes
 
 if TYPE_CHECKING:
@@ -154,3 +154,23 @@ async def test_model_with_a_thread_is_counted_long_before_its_work_ends(triton: 
 
 async def _counted(triton: TritonDriver, before: tuple[int, int]) -> bool:
     return (await triton.counts("late"))[0] == before[0] + 1
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half-close", "send it"])
+async def test_a_large_body_without_its_last_byte_is_no_request(triton: TritonDriver, how: str) -> None:
+    """ADR-0017 rests on it: for as long as that byte is missing nothing runs, whatever else is here; then once."""
+    before, execution = await triton.settled_counts("slow"), new_id()
+    body, headers = text_tensor(b"0.05 seconds" + b" " * 3_000_000, execution)
+    async with triton.wire() as wire:
+        request = request_bytes("POST", "/v2/models/slow/infer", body, headers)
+        await wire.stream.send_all(request[:-1])
+        await trio.sleep(1)
+        assert triton.times_of(execution) == (None, None)
+        assert await triton.counts("slow") == before
+        if how == "send it":
+            await wire.stream.send_all(request[-1:])
+        else:
+            await leave(wire, how)
+        await trio.sleep(0.4)
+    assert sum(line["id"] == execution for line in triton.work()) == (2 if how == "send it" else 0)
+    assert await triton.settled_counts("slow") == (before[0] + (how == "send it"), before[1])
