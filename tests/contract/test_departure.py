@@ -158,7 +158,7 @@ async def _counted(triton: TritonDriver, before: tuple[int, int]) -> bool:
 
 @pytest.mark.parametrize("how", ["close", "reset", "half-close", "send it"])
 async def test_a_large_body_without_its_last_byte_is_no_request(triton: TritonDriver, how: str) -> None:
-    """ADR-0017 rests on it: for as long as that byte is missing nothing runs, whatever else is here; then once."""
+    """ADR-0018 rests on it: for as long as that byte is missing nothing runs, whatever else is here; then once."""
     before, execution = await triton.settled_counts("slow"), new_id()
     body, headers = text_tensor(b"0.05 seconds" + b" " * 3_000_000, execution)
     async with triton.wire() as wire:

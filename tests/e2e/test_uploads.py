@@ -1,4 +1,4 @@
-"""Large bodies on their way straight through (ADR-0017): no slot is held by an upload, and none executes too early."""
+"""Large bodies on their way straight through (ADR-0018): no slot is held by an upload, and none executes too early."""
 
 from __future__ import annotations
 
