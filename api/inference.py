@@ -159,6 +159,7 @@ class Inference:
                     if await body.pass_to(upload):
                         call = served.identity.submit(request, key=_fairness_key(scope), upload=upload)
             except GovernorError as error:
+                upload.over()  # the rest of the body may take its time
                 if await body.drain():
                     await send_error(send, error)
             finally:

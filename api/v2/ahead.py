@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from .head import json_before_tensors
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class AheadBody:
         return True
 
     async def _read(self) -> bool:
+        await trio.lowlevel.checkpoint()  # where neither end is ever waited for, the others must not starve
         size = await self._read_into(self._room[self._filled :])
         self._filled += size
         self._left -= size

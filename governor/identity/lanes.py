@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LanePool:
-    """Free lanes. A lane is taken with a credit and given back when its call's exchange is over.
+    """Free lanes. A lane is taken with a credit or ahead of it, and given back when its call's exchange is over.
 
     Args:
         make: makes a lane; called only when every free one is in use.
@@ -35,11 +35,9 @@ class LanePool:
         """The most recently used free lane, or a new one."""
         return self._free.pop()[1] if self._free else self._make()
 
-    def take_ahead(self) -> LanePort:
-        """The same, for a request that is sent ahead of its credit: `close` closes it, until `has_credit`."""
-        lane = self.take()
+    def goes_ahead(self, lane: LanePort) -> None:
+        """It is connected, for a request that is sent ahead of its credit: `close` closes it, until `has_credit`."""
         self._ahead.add(lane)
-        return lane
 
     def has_credit(self, lane: LanePort) -> None:
         """What was sent ahead is about to be delivered: from now on its call alone decides about the connection."""

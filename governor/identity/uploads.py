@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 
 class Way(Protocol):
-    """How one request is sent.
+    """How one request is sent."""
 
-    Attributes:
-        lane: what carries it.
-    """
-
-    lane: LanePort
+    @property
+    def lane(self) -> LanePort:
+        """What carries it."""
 
     async def connect(self, first_look: FirstLook) -> None:
         """Leaves nothing to be done before the delivery. Raises BackendUnavailableError; nothing was delivered."""
@@ -63,14 +61,20 @@ class Upload:
     """
 
     def __init__(self, uploads: Uploads, pool: LanePool, first_look: FirstLook) -> None:
-        self.lane = pool.take_ahead()
         self._uploads = uploads
         self._pool = pool
         self._first_look = first_look
+        self._lane: LanePort | None = None
         self._exchange: ExchangePort | None = None
         self._end: Body = b""
         self._has_credit = False
         self._is_over = False
+
+    @property
+    def lane(self) -> LanePort:
+        """See `Way`."""
+        assert self._lane is not None, "the head comes first"
+        return self._lane
 
     async def send_head(self, wire: WireRequest, length: int) -> None:
         """Connects and sends the head.
@@ -82,8 +86,10 @@ class Upload:
         Raises:
             BackendUnavailableError: the backend cannot be reached, or did not take it.
         """
-        await self._first_look.connect(self.lane)
-        self._exchange = self.lane.exchange(wire)
+        self._lane = lane = self._pool.take()
+        await self._first_look.connect(lane)
+        self._pool.goes_ahead(lane)
+        self._exchange = lane.exchange(wire)
         await self._exchange.begin(length)
 
     async def send(self, piece: Body) -> None:
@@ -118,7 +124,8 @@ class Upload:
             self._is_over = True
             if self._exchange is not None:
                 self._exchange.give_up()
-            self._pool.give_back(self.lane)
+            if self._lane is not None:
+                self._pool.give_back(self._lane)
             if not self._has_credit:
                 self._uploads.one_less()
 

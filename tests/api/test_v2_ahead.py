@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from api.v2.ahead import PIECE_BYTES, text_bytes
+from api.v2.ahead import PIECE_BYTES, AheadBody, text_bytes
 from tests.api.harness import AsgiExchange, Service, service
 from tests.shell.world import Plan
 
@@ -171,12 +171,17 @@ async def test_a_client_that_leaves_while_it_waits_for_a_slot_leaves_nothing(aut
             assert up.world.open_lanes == 1
 
 
+def want_seven(up: Service) -> None:
+    """The model takes seven numbers, and no more."""
+    inputs = [{"name": "X", "data_type": "TYPE_FP32", "dims": ["7"]}]
+    config = {"name": "m", "max_batch_size": 0, "input": inputs, "output": inputs, "instance_group": [{"count": 1}]}
+    up.world.replies[CONFIG] = (200, "application/json", json.dumps(config).encode())
+
+
 async def test_what_triton_would_refuse_is_refused_before_anything_is_sent(autojump_clock: MockClock) -> None:
     """D5; the rest of the body is read away first, so that the client hears it instead of a reset."""
     async with service() as up:
-        inputs = [{"name": "X", "data_type": "TYPE_FP32", "dims": ["7"]}]
-        config = {"name": "m", "max_batch_size": 0, "input": inputs, "output": inputs, "instance_group": [{"count": 1}]}
-        up.world.replies[CONFIG] = (200, "application/json", json.dumps(config).encode())
+        want_seven(up)
         exchange = upload(up)
         async with running(up, exchange):
             answer = await exchange.whole()
@@ -268,3 +273,48 @@ def test_only_what_can_be_checked_from_its_beginning_goes_ahead(
 ) -> None:
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     assert text_bytes(raw, declared) == expected
+
+
+async def test_a_refused_one_lets_go_of_the_backend_before_the_rest_of_it_has_come(autojump_clock: MockClock) -> None:
+    """A caller that is slow with the rest of a faulty body keeps no other from going ahead."""
+    async with service() as up:
+        want_seven(up)
+        exchange = upload(up, sizes=deque([300]), gate=trio.Event())
+        async with running(up, exchange):
+            assert under_way(up) == 0
+            assert exchange.gate is not None
+            exchange.gate.set()
+            assert (await exchange.whole()).status == 400
+            assert exchange.sent == len(exchange.data)
+
+
+@pytest.mark.parametrize("drained", [True, False])
+async def test_a_body_that_never_has_to_be_waited_for_starves_nobody(*, drained: bool) -> None:
+    """A near client and a near backend: neither a read nor a write waits then, for as long as the body lasts."""
+    turns = reads = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def read_into(room: memoryview) -> int:
+        nonlocal reads
+        reads += 1
+        return min(len(room), 1000)
+
+    class Greedy:
+        async def send(self, piece: memoryview) -> None:
+            assert len(piece) <= PIECE_BYTES
+
+        def keep_back(self, end: bytes) -> None:
+            assert len(end) == 1
+
+    ahead = AheadBody(read_into, 300_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        assert await (ahead.drain() if drained else ahead.pass_to(Greedy()))  # type: ignore[arg-type]  # all it needs
+        nursery.cancel_scope.cancel()
+    assert reads == 300
+    assert turns >= reads - 1

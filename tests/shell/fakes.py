@@ -29,6 +29,7 @@ class FakeLane:
         self.world = world
         self._connection: Connection | None = None
         self._busy = False
+        self._closes = 0
 
     @property
     def boot(self) -> str | None:
@@ -51,12 +52,20 @@ class FakeLane:
             if self._connection is not None and self._connection.broken:
                 self.close()
             if self._connection is None:
-                self._connection = await self.world.connect()
+                self._connection = await self._open()
                 self.generation += 1
         except BaseException:
             self._busy = False
             raise
         return self._connection
+
+    async def _open(self) -> Connection:
+        closes = self._closes
+        connection = await self.world.connect()
+        if closes != self._closes:
+            self.world.forget(connection)
+            raise BackendUnavailableError("the connection was closed here while it was opened")
+        return connection
 
     def give_back(self) -> None:
         """The connection carries nothing any more."""
@@ -68,6 +77,7 @@ class FakeLane:
         return FakeExchange(self, request, on_delivered)
 
     def close(self) -> None:
+        self._closes += 1
         if self._connection is not None:
             self.world.forget(self._connection)
             self._connection = None

@@ -235,3 +235,31 @@ async def test_its_connection_serves_the_next_call() -> None:
         await body_within(submit(bench, await upload(bench)), 2)
         await body_within(bench.submit("1"), 2)
         assert len(bench.world.times("connect")) == 1
+
+
+async def test_one_that_is_connecting_while_a_restart_is_noticed_goes_on() -> None:
+    """E6: what is being opened just now leads to nobody who was replaced."""
+    async with identity_bench(slots=2) as bench:
+        await body_within(bench.submit("1"), 2)
+        bench.world.restart()
+        first, second = bench.identity.uploads.begin(), bench.identity.uploads.begin()
+        assert first is not None
+        assert second is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_ahead, first, call_request("1 first"))
+            await trio.sleep(bench.world.connect_s + bench.world.read_s / 2)
+            nursery.start_soon(send_ahead, second, call_request("1 second"))
+        for each in (first, second):
+            assert b"ok" in await body_within(submit(bench, each), 2)
+
+
+async def test_one_whose_head_has_not_come_keeps_no_connection_open() -> None:
+    """D2: an open connection that carries nothing delays the backend's own shutdown."""
+    async with identity_bench() as bench:
+        await body_within(bench.submit("1"), 2)
+        begun = bench.identity.uploads.begin()
+        assert begun is not None
+        await until(lambda: bench.world.open_lanes == 0, 5)
+        await send_ahead(begun, call_request("1"))
+        assert b"ok" in await body_within(submit(bench, begun), 2)
+        assert bench.world.open_lanes == 1
