@@ -335,6 +335,53 @@ async def failure(call: Awaitable[object]) -> object:
     return caught.value.status(), caught.value.message()
 
 
+# -- bodies that go straight through (ADR-0018) ------------------------------------------------------------
+
+
+def large(count: int, name: str = "IN_FP32") -> list[triton.InferInput]:
+    """Two binary tensors, so many numbers together."""
+    numbers_ = np.random.default_rng(count).random(count, dtype=np.float32)
+    return [
+        tensor(name, "FP32", numbers_[: count // 3]),
+        tensor("IN_UINT8", "UINT8", numbers_[count // 3 :].view("u1")),
+    ]
+
+
+def as_bytes(result: Any) -> dict[str, bytes]:
+    names = [each["name"] for each in result.get_response()["outputs"]]
+    return {name: result.as_numpy(name).tobytes() for name in sorted(names)}
+
+
+@pytest.mark.parametrize("count", [250_000, 2_500_000])
+def test_large_tensors_come_back_as_they_went(both: Both, count: int) -> None:
+    """1 MB and 10 MB, three in turn on the same connections."""
+    inputs = large(count)
+    sent = [each._raw_data for each in inputs]
+    for _ in range(3):
+        for client in both:
+            answer = as_bytes(client.infer("every", inputs, request_id="large"))
+            assert list(answer.values()) == sent, client
+
+
+def test_what_is_wrong_with_large_tensors_is_told_as_by_triton(both: Both) -> None:
+    status, message = both.same(lambda client: client.infer("every", large(250_000, name="IN_NONE")))
+    assert status == "400"
+    assert "IN_NONE" in message
+
+
+async def aio_answers(url: str, count: int, at_once: int) -> list[dict[str, bytes]]:
+    async with triton_aio.InferenceServerClient(address(url), conn_limit=4) as client:
+        calls = [client.infer("every", large(count + extra)) for extra in range(at_once)]
+        return [as_bytes(each) for each in await asyncio.gather(*calls)]
+
+
+@pytest.mark.parametrize(("count", "at_once"), [(250_000, 4), (2_500_000, 1)])
+def test_large_tensors_of_the_aio_client(client_triton: RealTriton, governed: str, count: int, at_once: int) -> None:
+    """1 MB, four at once with two slots, so that some go ahead and some are kept; and 10 MB."""
+    direct, through = (asyncio.run(aio_answers(url, count, at_once)) for url in (client_triton.url, governed))
+    assert direct == through
+
+
 # -- byte for byte -----------------------------------------------------------------------------------------
 
 
