@@ -11,17 +11,20 @@ from governor.demo.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MODELS = "sentiment,storyteller,slow"
 
 
 @contextmanager
-def simulated_triton() -> Iterator[str]:
-    """Serves the demo models until the end; gives its URL once it serves."""
+def simulated_triton(work_log: Path | None = None) -> Iterator[str]:
+    """Serves the demo models until the end; gives its URL once it serves. What they execute is logged if wanted."""
     port, metrics_port = free_ports(2)
     command = [sys.executable, "-m", "governor.simulator", "--models", MODELS]
-    ports = ["--port", str(port), "--metrics-port", str(metrics_port)]
-    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE) as process:
+    options = ["--port", str(port), "--metrics-port", str(metrics_port)]
+    if work_log is not None:
+        options += ["--work-log", str(work_log)]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"simulated Triton at")

@@ -178,7 +178,7 @@ async def test_a_connection_that_breaks_in_mid_upload_is_told_and_forgotten(
         async with calling(governor.url, "0.1 seconds", "broken") as up:
             await up.send(0.55)
             await proxy.wait_carried("broken", HALF)
-            proxy.reset("broken")
+            assert proxy.reset("broken")
             await up.send(1)
             reply = await up.reply()
             assert (reply.status, json.loads(reply.body)["code"]) == (503, "backend_unavailable"), reply

@@ -102,11 +102,13 @@ class UploadProxy:
         """To be a backend's."""
         return f"http://127.0.0.1:{self.port}"
 
-    def reset(self, execution: str) -> None:
-        """Resets the connection that carries this request, on both sides."""
-        for stream in self._streams.pop(execution):
+    def reset(self, execution: str) -> bool:
+        """Resets the connection that carries this request, on both sides; False if none of it has come."""
+        carrying = self._streams.pop(execution, ())
+        for stream in carrying:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             stream.socket.close()
+        return bool(carrying)
 
     async def wait_carried(self, execution: str, size: int) -> None:
         """Waits until so much of a request has gone through."""
