@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 2
 """The simulated model has four instances: a call too many would run, and show."""
-CALLERS: Final = 10
-TURNS: Final = 10
+CALLERS: Final = 5
+TURNS: Final = 20
 CONFIG: Final = """
 [server]
 port = {port}
@@ -37,7 +37,7 @@ slots = {slots}
 kind = "generate"
 lane_idle_ms = 100
 """
-LIVES: Final = {"whole": 10, "small": 4, "leaves": 5, "leaves late": 2, "broken": 4, "broken late": 1}
+LIVES: Final = {"whole": 8, "small": 12, "leaves": 5, "leaves late": 4, "broken": 4, "broken late": 1}
 
 
 @dataclass
@@ -63,16 +63,17 @@ class Chaos:
         dice = random.Random(seed)
         for turn in range(TURNS):
             life = dice.choices([*LIVES], [*LIVES.values()])[0]
+            await trio.sleep(dice.uniform(0, 0.1))  # some find a free slot, some do not
             await self._live(life, f"{seed}-{turn}", dice)
 
     async def _live(self, life: str, execution: str, dice: random.Random) -> None:
         if life == "small":
-            answer = await self.governor.generate("slow", f"{dice.random() / 50:.3f} seconds")
+            answer = await self.governor.generate("slow", f"{dice.uniform(0.02, 0.1):.3f} seconds")
             assert answer is not None
             assert answer.status_code == 200, answer.text
             self.small += 1
             return
-        seconds = 0.3 if life == "broken late" else dice.random() / 50
+        seconds = 0.3 if life == "broken late" else dice.uniform(0, 0.1)
         size = dice.randint(263_000, 1_500_000)
         async with calling(self.governor.url, f"{seconds:.3f} seconds", execution, size=size) as caller:
             if life in {"whole", "leaves late", "broken late"}:
@@ -91,7 +92,7 @@ class Chaos:
                 caller.leave(reset=dice.random() < 0.5)
             case "leaves late":
                 self.untold.add(execution)
-                await trio.sleep(dice.random() / 50)
+                await trio.sleep(dice.uniform(0, 0.1))
                 caller.leave(reset=dice.random() < 0.5)
             case "broken":
                 went_ahead = self.proxy.reset(execution)
@@ -117,7 +118,7 @@ async def _send(caller: Caller, rest: int, dice: random.Random) -> None:
     end = len(caller.request) - rest
     for cut in sorted(dice.randint(0, end) for _ in range(dice.randint(0, 5))):
         await caller.send_to(cut)
-        await trio.sleep(dice.choice([0, 0, 0.005, 0.03]))
+        await trio.sleep(dice.choice([0, 0.01, 0.03, 0.1]))
     await caller.send_to(end)
 
 
