@@ -364,6 +364,10 @@ class Identity:
             # The caller gets what came; the claim waits for evidence.
             self._lost(claim_id, ConnectionLostError(f"Somebody before the backend answered with {head.status}"))
             return error
+        if error is None and exchange.end is CallEnd.NEVER_DELIVERED and not call.scope.cancelled_caught:
+            # Whoever answers before the end of a request has refused it: the caller gets what was said.
+            self._lost(claim_id, BackendUnavailableError(f"Answered with {head.status} before all of it was sent"))
+            return None
         if error is None:
             error = ConnectionLostError(
                 f"No complete answer within {self.settings.call_limit_s:g} s, or nobody wanted it; connection given up"

@@ -186,6 +186,25 @@ async def test_a_connection_that_breaks_in_mid_upload_is_told_and_forgotten(
     assert not work.executions()
 
 
+async def test_what_is_said_before_the_end_of_the_body_is_its_callers_answer(
+    own_triton: RealTriton, folder: Path, tmp_path: Path
+) -> None:
+    """E3: a proxy that wants no large bodies says so at once and reads on; the call was never delivered."""
+    work = WorkLog(folder / "work.jsonl", "slow")
+    async with governed(own_triton, tmp_path) as (governor, proxy), calling(governor.url, "0.1 seconds", "big") as up:
+        said = b'{"error":"too large"}'
+        proxy.refusal = (
+            b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(said), said)
+        )
+        await up.send(1)
+        reply = await up.reply()
+        assert (reply.status, reply.body) == (413, said)
+        await all_is_free(governor)
+        assert await governor.metric("vig_calls_undelivered_total", model="slow") == 1
+    assert not work.executions()
+
+
 @pytest.mark.parametrize("again", [True, False])
 async def test_a_model_that_is_loaded_anew_in_mid_upload(
     own_triton: RealTriton, folder: Path, tmp_path: Path, *, again: bool

@@ -81,12 +81,14 @@ class UploadProxy:
     Attributes:
         port: where it listens.
         carried: bytes that went towards Triton, for each request that was seen.
+        refusal: if set, what it says itself as soon as it sees what is asked for; it then reads the rest away.
     """
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
         self._streams: dict[str, tuple[trio.SocketStream, trio.SocketStream]] = {}
         self.carried: dict[str, int] = {}
+        self.refusal = b""
         self.port = 0
 
     async def serve(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
@@ -137,6 +139,11 @@ class UploadProxy:
                 if (begin := data.find(_ID)) >= 0:
                     execution = data[begin + len(_ID) :].split(b'"')[0].decode()
                     self._streams[execution] = client, server
+                    if self.refusal:
+                        await client.send_all(self.refusal)
+                        while await client.receive_some(65536):
+                            pass
+                        break
                 self.carried[execution] = self.carried.get(execution, 0) + len(data)
                 await server.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
