@@ -320,8 +320,8 @@ class Exchange:
         try:
             if self._cut is not None:
                 raise self._cut
-            if self._end is not None and wire.spoke:
-                raise trio.BrokenResourceError("the peer answered or hung up before the end of the request")
+            if self._end is not None:
+                await self._hear_early(wire, parser)
             await wire.send(*parts, stall_s=self._carrier.write_timeout_s)
         except trio.BrokenResourceError as broken:
             # A server may refuse an upload and close: its answer is worth more than the broken pipe.
@@ -335,6 +335,13 @@ class Exchange:
         self.delivery = Delivery.DELIVERED
         if self._on_delivered is not None:
             self._on_delivered()
+
+    async def _hear_early(self, wire: WireStream, parser: AnswerParser) -> None:
+        """Raises for a peer that answered before the end of the request; an interim answer is none (RFC 9110 15.2)."""
+        while wire.spoke:
+            await self.feed(parser)
+            if parser.begun:
+                raise trio.BrokenResourceError("the peer answered before the end of the request")
 
     def _raise_failure(self, error: BaseException) -> None:
         """Raise the governor's error for a failure below; return when `error` is no such failure."""

@@ -51,6 +51,11 @@ class AnswerParser:
         self.left = 0
         """Bytes of a body with a length that are still to come."""
 
+    @property
+    def begun(self) -> bool:
+        """Some of the answer is here; interim answers do not count."""
+        return bool(self._kept) or self.status > 0
+
     def feed(self, data: bytes) -> None:
         """Takes the next bytes.
 

@@ -134,6 +134,46 @@ async def test_an_answer_that_comes_meanwhile_is_passed_on_and_the_end_is_not_se
         assert (await connection.read_to_end()).endswith(BODY[:-1])
 
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+
+
+@pytest.mark.parametrize("interim", [CONTINUE, HINTS + CONTINUE], ids=["one", "two"])
+async def test_an_interim_answer_is_none_and_the_end_is_sent(interim: bytes) -> None:
+    """RFC 9110 15.2: whoever waits for the final answer first would wait for ever, and hold its slot."""
+    async with open_peer() as peer, trio.open_nursery() as nursery:
+        exchange, connection = await begun(peer)
+        await connection.send(interim)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+        async def serve() -> None:
+            assert (await connection.read_request()).endswith(BODY)
+            await connection.send(OK)
+
+        nursery.start_soon(serve)
+        with trio.fail_after(PATIENCE_S):
+            assert await run_to_end(exchange) == b"ok"
+        assert_end(exchange, CallEnd.ANSWERED)
+
+
+async def test_the_beginning_of_an_answer_is_one() -> None:
+    """The end is not sent, and the rest of the answer is waited for, behind an interim one too."""
+    async with open_peer() as peer, trio.open_nursery() as nursery:
+        exchange, connection = await begun(peer)
+        await connection.send(CONTINUE + b"HTTP/1.1 503 Bu")
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+        async def finish() -> None:
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await connection.send(b"sy\r\nContent-Length: 4\r\n\r\nbusy")
+
+        nursery.start_soon(finish)
+        async with exchange as answer:
+            assert (answer.status, await answer.read(10)) == (503, b"busy")
+        assert_end(exchange, CallEnd.NEVER_DELIVERED)
+        assert (await connection.read_to_end()).endswith(BODY[:-1])
+
+
 async def test_an_answer_in_the_middle_of_the_upload_is_passed_on() -> None:
     """As for a body that is sent in one go: what hangs up may have said why."""
     async with open_peer(receive_buffer=16_384) as peer, trio.open_nursery() as nursery:
