@@ -38,7 +38,7 @@ def departure_of(scope: HTTPScope) -> Callable[[Callable[[], None]], None] | Non
 
 
 ReadInto = Callable[[memoryview], Awaitable[int]]
-"""Reads the next bytes of a body into a buffer of at least one byte and returns how many: 0 at its end, or when the client has left."""
+"""Reads the next bytes of a body into a buffer with room; how many: 0 at its end, or when the client has left."""
 
 
 def body_into_of(scope: HTTPScope) -> ReadInto | None:
