@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import h11
@@ -174,3 +175,16 @@ async def test_a_large_body_without_its_last_byte_is_no_request(triton: TritonDr
         await trio.sleep(0.4)
     assert sum(line["id"] == execution for line in triton.work()) == (2 if how == "send it" else 0)
     assert await triton.settled_counts("slow") == (before[0] + (how == "send it"), before[1])
+
+
+async def test_requests_that_stand_without_their_end_hold_up_no_other(triton: TritonDriver) -> None:
+    """ADR-0018 rests on this too: more of them than the server has threads (eight), and the next call is served."""
+    body, headers = text_tensor(b"0.01 seconds" + b" " * 500_000, "stands")
+    request = request_bytes("POST", "/v2/models/slow/infer", body, headers)
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            wire = await stack.enter_async_context(triton.wire())
+            await wire.stream.send_all(request[:-1])
+        reply = await triton.ask("POST", "/v2/models/slow/infer", *text_tensor(b"0.01 seconds", new_id()))
+        assert reply.status == 200
+    assert triton.times_of("stands") == (None, None)
