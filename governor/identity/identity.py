@@ -42,7 +42,7 @@ from governor.identity.uploads import Uploads, WholeRequest
 from governor.identity.values import IdentityStatistics, IdentityTotals, oldest_ages_s
 from governor.recent import VerdictTeller, unobserved
 from governor.triton.lane import CallEnd
-from governor.triton.outcomes import CallKind, counted, speaks_for_triton
+from governor.triton.outcomes import ERROR_BODY_MAX, CallKind, counted, speaks_for_triton
 from governor.triton.text import error_message
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from governor.triton.metadata import ModelFacts
 
 _log = structlog.get_logger(__name__)
-_ERROR_BODY_MAX = 64 * 1024
 
 
 class Identity:
@@ -353,11 +352,11 @@ class Identity:
                     call.feed_head(head)
                     async for chunk in answer.chunks():
                         call.feed(chunk)
-                        if head.status != 200 and len(error_body) < _ERROR_BODY_MAX:
+                        if head.status != 200 and len(error_body) < ERROR_BODY_MAX:
                             error_body += chunk
         except GovernorError as failed:
             error = failed
-        if exchange.end is CallEnd.ANSWERED and _is_tritons(head.status, error_body):
+        if exchange.end is CallEnd.ANSWERED and speaks_for_triton(head.status, bytes(error_body)):
             self._answered(call, claim_id, head, bytes(error_body))
             return error
         if exchange.end is CallEnd.ANSWERED:
@@ -497,11 +496,3 @@ class Identity:
                 self.reading_failed(error)
             if not self._ledger.wants_evidence:
                 self.evidence_done()
-
-
-def _is_tritons(status: int, error_body: bytes | bytearray) -> bool:
-    """The answer came from the backend and not from a proxy before it, so that it ends its call (E1)."""
-    if status != 200 and len(error_body) >= _ERROR_BODY_MAX:
-        # Cut off, so no longer JSON. Triton repeats what it does not understand; no proxy is so talkative.
-        return error_body.lstrip().removeprefix(b"data:").lstrip().startswith(b'{"error"')
-    return speaks_for_triton(status, bytes(error_body))

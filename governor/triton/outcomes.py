@@ -28,13 +28,16 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from governor.core.counting import ENSEMBLE, PLAIN
 from governor.triton.jsons import parse_json
 
 if TYPE_CHECKING:
     from governor.triton.wire import Headers
+
+ERROR_BODY_MAX: Final = 64 * 1024
+"""Of an error's body so much is kept at least, to see whose it is."""
 
 
 class CallKind(enum.Enum):
@@ -101,13 +104,20 @@ def counted(
 
 
 def speaks_for_triton(status: int, body: bytes) -> bool:
-    """Whether an answer can have come from Triton itself, and so ends its call (E1).
+    """Whether an answer can have come from Triton itself and not from a proxy before it, and so ends its call (E1).
 
     A proxy in between answers 502, 503 or 504 while the call goes on behind it. Triton's own errors are JSON
     objects (or one SSE frame) with an `error` text.
+
+    Args:
+        status: of the answer.
+        body: of an error; of one of `ERROR_BODY_MAX` bytes or more, the beginning.
     """
     if status == 200:
         return True
+    if len(body) >= ERROR_BODY_MAX:
+        # Cut off, so no longer JSON. Triton repeats what it does not understand; no proxy is so talkative.
+        return body.lstrip().removeprefix(b"data:").lstrip().startswith(b'{"error"')
     if status not in _TRITON_STATUSES:
         return False
     try:
