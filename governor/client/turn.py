@@ -7,6 +7,7 @@ request, the end of the stream, the caller's cancellation, its leaving the block
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from .http import segment
 from .shapes import PromptAccepted, PromptRequest, PromptResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from types import TracebackType
 
     from .events import DaemonEvent
@@ -131,7 +132,7 @@ class Turn:
             if waiter.settled:
                 raise StopAsyncIteration
             changed = self._changed = anyio.Event()
-            with anyio.fail_after(self._time_left()):
+            with self._within(self._time_left()):
                 await changed.wait()
 
     async def __aenter__(self) -> Turn:
@@ -141,7 +142,7 @@ class Turn:
         try:
             if call.timeout_s is not None:
                 self._deadline = anyio.current_time() + call.timeout_s
-            with anyio.fail_after(call.timeout_s):
+            with self._within(call.timeout_s):
                 await (self._submit_guarded() if call.cancel_on_server else self._submit())
         except BaseException:
             await self.aclose()
@@ -152,6 +153,18 @@ class Turn:
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    @contextmanager
+    def _within(self, limit_s: float | None) -> Iterator[None]:
+        try:
+            with anyio.fail_after(limit_s):
+                yield
+        except TimeoutError:
+            then = "cancels it at the server" if self._call.cancel_on_server else "does not end it at the server"
+            raise TimeoutError(
+                f'The prompt of session "{self.session_id}" had not ended after {self._call.timeout_s:g} s (timeout_s);'
+                f" leaving its block {then}"
+            ) from None
 
     def require_room(self) -> None:
         """Raises `DaemonPendingPromptLimitError` where the block would, without a reservation and without I/O."""
