@@ -10,6 +10,7 @@ errors; 2 for a command line or a configuration that cannot work, or without the
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -34,6 +35,9 @@ def command() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until a command listens for signals by itself, Ctrl-C ends it without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a character that a terminal cannot show loses no answer
     return main()
 
 

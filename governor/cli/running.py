@@ -118,8 +118,13 @@ def _say(options: argparse.Namespace, code: Exit, sentence: str, fields: dict[st
 
 def print_json(value: JsonValue) -> None:
     """One line of JSON."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(value, ensure_ascii=not speaks_utf8()) + "\n")
     sys.stdout.flush()
+
+
+def speaks_utf8() -> bool:
+    """Whether standard output takes every character."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 class _Console(Console):

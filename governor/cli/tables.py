@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from governor.cli.running import clean
+from governor.cli.running import clean, speaks_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ def identities(rows: Iterable[Row]) -> Group:
     These are sentences: in a column of their own, on a terminal of 80 columns, they would stand a word a line.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("identity", no_wrap=True)
+    table.add_column("identity", overflow="fold", min_width=8)  # long names give way, never a number
     table.add_column("slots", no_wrap=True)
     for name in HEADINGS:
         table.add_column(name, justify="right", no_wrap=True)
@@ -53,8 +53,9 @@ def slots(row: Row) -> Text:
     taken = max(0, row.slots - row.free)
     filled = min(_BAR_MAX, -(-taken * _BAR_MAX // row.slots)) if row.slots > _BAR_MAX else taken
     empty = min(row.slots, _BAR_MAX) - filled
+    full, hollow = ("\u25a0", "\u25a1") if speaks_utf8() else ("#", ".")
     style = "red" if row.states.get("quarantined") else "green" if row.free else "yellow"
-    return Text.assemble(("\u25a0" * filled, style), ("\u25a1" * max(0, empty), "dim"), f" {taken}/{row.slots}")
+    return Text.assemble((full * filled, style), (hollow * max(0, empty), "dim"), f" {taken}/{row.slots}")
 
 
 def claims(items: Iterable[tuple[str, ClaimState]]) -> Group:

@@ -191,6 +191,21 @@ def test_whoever_reads_the_output_may_leave() -> None:
         assert process.stderr.read() == b""
 
 
+def test_a_terminal_that_cannot_show_every_character_loses_no_answer(governor_url: str) -> None:
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+
+    def run(*arguments: str, url: str) -> bytes:
+        process = start(*arguments, "--url", url, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ascii_only)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, b"")
+        return out
+
+    for options, out in (((), b"it?ll do\n"), (("--json",), b'"text": "it\\u2019ll do"')):
+        with fake_server(events=tell(chunk(1, "p1", "it\u2019ll do"), complete(2, "p1"))) as server:
+            assert out in run("prompt", "hello", *options, url=server.url)
+    assert re.search(rb"^triton:sentiment +\.\. 0/2 ", run("status", url=governor_url), re.MULTILINE)
+
+
 @pytest.mark.parametrize("arguments", [("status",), ("watch", "--once"), ("watch", "--once", "--json")])
 def test_whoever_reads_a_table_may_leave(arguments: tuple[str, ...], governor_url: str) -> None:
     """As in `governor status | head -1`."""
@@ -393,6 +408,17 @@ def test_an_identity_may_be_given_as_the_log_writes_it(told: str, asked: str, co
     with fake_server() as server:
         command("admin", "release", told, "4", "--reason", "why", "--admin-token", "t", "--yes", url=server.url)
         assert [request.path for request in server.requests] == [f"/admin/identities/{quote(asked, safe='')}"]
+
+
+def test_a_long_name_hides_no_number() -> None:
+    states = {**dict.fromkeys(board.STATES, 0), "running": 13}
+    row = board.Row("gpu-a100-node7:meta-llama-3.1-70b-instruct", 16, 3, states, 1024, 1500, ())
+    out = Console(file=io.StringIO(), width=80)
+    out.print(tables.identities([row]))
+    heading, first, *rest = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert heading.split() == ["identity", "slots", *HEADINGS]
+    assert first.split()[2:] == ["13/16", "13", "0", "0", "0", "0", "1024", "1500"]
+    assert first.split()[0] + "".join(map(str.strip, rest)) == row.identity
 
 
 def test_sentences_stand_below_the_tables_in_the_whole_width() -> None:
