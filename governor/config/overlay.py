@@ -6,6 +6,7 @@ The command line goes before the environment, the environment before the file.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 PREFIX = "GOVERNOR__"
 """Start of the names of environment variables that set a key; further `__` separate the steps of its path."""
+
+_MISSPELT = re.compile(rf"GOVERNOR_(?P<steps>({'|'.join([*TABLES, *ARRAYS])})__.)", re.IGNORECASE)
+"""A token that was set by such a name would be missing without a word. (Kubernetes sets `GOVERNOR_SERVER_PORT` and the
+like for a service of that name, but nothing with `__`.)"""
 
 
 @dataclass
@@ -46,6 +51,11 @@ class Overlay:
 def lay_over(raw: dict[str, object], environ: Mapping[str, str], overrides: Mapping[str, JsonValue]) -> Overlay:
     """Set in `raw` what the environment and then the command line say; unrelated variables are ignored."""
     overlay = Overlay()
+    for name in sorted(environ):
+        if (meant := _MISSPELT.match(name)) is not None:
+            steps = name[meant.start("steps") :].lower().split("__")
+            sentence = f"the variable sets nothing; did you mean {PREFIX}{name[meant.start('steps') :].upper()}?"
+            overlay.problems.append((_by("environment", name), Problem(tuple(steps), sentence)))
     names = [name for name in environ if name.upper().startswith(PREFIX)]
     for name in sorted(names, key=_by_position):
         steps = name[len(PREFIX) :].lower().split("__")

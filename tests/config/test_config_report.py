@@ -267,10 +267,23 @@ def test_arrays_grow_in_order_of_their_positions_past_nine() -> None:
         ("GOVERNOR__SERVER__PORT__X", "server.port: it is no table, so nothing can be set inside it"),
         ("GOVERNOR__server__PORT", "the variable's name must be in upper case: GOVERNOR__SERVER__PORT"),
         ("GOVERNOR__", "unknown key"),
+        (
+            "GOVERNOR_TOKENS__API",
+            "GOVERNOR_TOKENS__API: tokens.api: the variable sets nothing; did you mean GOVERNOR__TOKENS__API?",
+        ),
+        ("GOVERNOR_models__0__slots", "did you mean GOVERNOR__MODELS__0__SLOTS?"),
     ],
 )
 def test_a_variable_that_sets_nothing_is_a_mistake(name: str, expected: str) -> None:
     assert expected in only_problem(f"{MINIMAL}[server]\nport = 1\n", {name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["GOVERNOR_SERVER_PORT", "GOVERNOR_SERVICE_HOST", "GOVERNOR_TOKEN", "GOVERNOR_URL", "GOVERNOR_CONFIG"]
+)
+def test_a_variable_of_somebody_else_is_none_of_ours(name: str) -> None:
+    """Kubernetes sets some for a service of that name, and the clients have their own."""
+    assert problems(MINIMAL, {name: "tcp://10.0.0.1:80"}) == []
 
 
 def test_an_empty_variable_is_an_empty_value_and_opens_nothing() -> None:
