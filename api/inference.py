@@ -272,6 +272,7 @@ class _Relay:
         if self._call.state is CallState.STARTED:
             return  # the rule where there is no overload: not worth a timer
         with trio.move_on_at(self._give_up_at):
+            await self._served.identity.uploads.stand_by(self._call)
             await self._call.started()
         if self._call.state is CallState.WAITING:
             raise CreditWaitTimeoutError(self._model, self._wait_ms)

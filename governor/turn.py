@@ -98,6 +98,7 @@ async def _call(
 ) -> None:
     call = served.identity.submit(request, key=key)
     try:
+        await served.identity.uploads.stand_by(call)
         await call.started()
         await _relay(served, target, call, emit)
     finally:

@@ -76,6 +76,7 @@ class Call:
         abandoned: its caller has left.
         spans: how it is traced; None where nothing is.
         upload: its request, if that was sent ahead of the credit; None where it is sent with it.
+        going_ahead: cancelled when there is no more sense in sending the request ahead.
         submitted_at_s: when its caller asked for a credit, in monotonic seconds.
         scope: cancelling it gives the call's connection up.
     """
@@ -97,6 +98,7 @@ class Call:
         self.abandoned = False
         self.spans = spans
         self.upload = upload
+        self.going_ahead: trio.CancelScope | None = None
         self.submitted_at_s = trio.current_time()
         self.scope = trio.CancelScope()
         self._on_abandon = on_abandon
@@ -117,6 +119,12 @@ class Call:
         self._drop()
         self._on_abandon(self)
 
+    async def changed(self) -> None:
+        """Waits until something has changed, or `poke` says that something else has."""
+        if self._changed is None:
+            self._changed = trio.Event()
+        await self._changed.wait()
+
     async def started(self) -> None:
         """Waits until the call has a credit, or has ended without one.
 
@@ -124,7 +132,7 @@ class Call:
             GovernorError: it ended without one.
         """
         while self.state is CallState.WAITING:
-            await self._change()
+            await self.changed()
         if self._head is None and self.error is not None:
             raise self.error
 
@@ -137,7 +145,7 @@ class Call:
         while self._head is None:
             if self.error is not None:
                 raise self.error
-            await self._change()
+            await self.changed()
         return self._head
 
     async def next_chunk(self) -> bytes | None:
@@ -151,7 +159,7 @@ class Call:
                 raise self.error
             if self.state is CallState.ENDED:
                 return None
-            await self._change()
+            await self.changed()
         chunk = self._chunks.popleft()
         self._kept_bytes -= len(chunk)
         return chunk
@@ -159,7 +167,7 @@ class Call:
     async def body(self) -> bytes:
         """The whole rest of the body. Raises as `next_chunk` does."""
         while self.state is not CallState.ENDED and self.error is None:
-            await self._change()
+            await self.changed()
         if self.error is not None:
             raise self.error
         whole = b"".join(self._chunks)
@@ -178,6 +186,7 @@ class Call:
             self.spans.granted(claim_id)
         self.claim_id = claim_id
         self.state = CallState.STARTED
+        self._no_longer_ahead()
         self._notify()
 
     def feed_head(self, head: Head) -> None:
@@ -204,6 +213,7 @@ class Call:
         if self.state is CallState.ENDED:
             return
         self.state = CallState.ENDED
+        self._no_longer_ahead()
         if self.upload is not None:
             self.upload.over()
         if self.error is None:
@@ -212,15 +222,17 @@ class Call:
             self.spans.ended(self.error)
         self._notify()
 
+    def _no_longer_ahead(self) -> None:
+        if self.going_ahead is not None:
+            self.going_ahead.cancel()
+
+    def poke(self) -> None:
+        """Wakes its caller, who waits for a change."""
+        self._notify()
+
     def _drop(self) -> None:
         self._chunks.clear()
         self._kept_bytes = 0
-
-    async def _change(self) -> None:
-        """Waits until something has changed."""
-        if self._changed is None:
-            self._changed = trio.Event()
-        await self._changed.wait()
 
     def _notify(self) -> None:
         if self._changed is not None:

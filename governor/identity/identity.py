@@ -38,7 +38,7 @@ from governor.identity.notes import ClaimNotes
 from governor.identity.operator import OperatorExits
 from governor.identity.readings import ReadingWatch
 from governor.identity.runners import CallRunners
-from governor.identity.uploads import Uploads, WholeRequest
+from governor.identity.uploads import Uploads
 from governor.identity.values import IdentityStatistics, IdentityTotals, oldest_ages_s
 from governor.recent import VerdictTeller, unobserved
 from governor.triton.lane import CallEnd
@@ -104,7 +104,7 @@ class Identity:
         self._lives_begun = 0
         self._ensemble = False
         self._first_look = FirstLook(self, self._ledger)
-        self.uploads = Uploads(self._lanes, self._first_look, self._room)
+        self.uploads = Uploads(self._lanes, self._first_look, self._places)
         self.operator = OperatorExits(str(key), self, self._ledger)
         self.notes = ClaimNotes()
         self.watch = ReadingWatch()
@@ -153,10 +153,10 @@ class Identity:
         if self._queue.is_full_for(key):
             raise self._refusal()
 
-    def _room(self) -> int:
-        """How many calls more would get a credit at once. Traced calls send what they know only then (W3C context)."""
+    def _places(self) -> int:
+        """How many requests may go ahead of their credits. Traced calls send what they know only then (W3C context)."""
         takes_calls = self._nursery is not None and not (self._draining or self.held or self._tracer is not None)
-        return self._ledger.free if takes_calls else 0
+        return self._ledger.slots if takes_calls else 0
 
     def _refuse(self, call: Call) -> CreditQueueFullError:
         full = self._refusal()
@@ -308,7 +308,7 @@ class Identity:
     # One call
 
     async def _run_call(self, call: Call, claim_id: int) -> None:
-        way: Way = call.upload or WholeRequest(self._lanes)
+        way = self.uploads.way_of(call)
         error: GovernorError | None = None
         try:
             await way.connect(self._first_look)

@@ -31,6 +31,10 @@ class ExchangePort(Protocol):
     def end(self) -> CallEnd | None:
         """What is proven about the call once the exchange is left; None before."""
 
+    @property
+    def stands(self) -> bool:
+        """It was begun, its connection lives, and the backend has said nothing."""
+
     async def begin(self, length: int) -> None:
         """Sends the head of a request whose body goes ahead of its end. Raises BackendUnavailableError."""
 

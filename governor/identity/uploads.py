@@ -1,20 +1,30 @@
 """How a call's request reaches the backend: whole once it has a credit, or all but its end ahead of it (ADR-0018).
 
 The backend executes nothing of a request whose last byte it has not got (E3). So the body of a large one goes straight
-through while slots are free: it is neither kept here, nor does its upload, however slow, hold a slot.
+through: it is not kept here, and its upload, however slow, holds no slot. And the next calls in line stand by at the
+backend, so that a slot that comes free waits for one byte of the next request, however long that is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from governor.errors import BackendUnavailableError
+from governor.identity.call import CallState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from governor.identity.call import Call
     from governor.identity.firstlook import FirstLook
     from governor.identity.lanes import LanePool
     from governor.identity.port import ExchangePort, LanePort
     from governor.triton.wire import Body, WireRequest
+
+_SHORTEST_BYTES: Final = 2
+"""A body of fewer has nothing before its end."""
 
 
 class Way(Protocol):
@@ -76,11 +86,16 @@ class Upload:
         assert self._lane is not None, "the head comes first"
         return self._lane
 
+    @property
+    def stands(self) -> bool:
+        """All but the end is at the backend, as far as is known, and it has said nothing."""
+        return self._exchange is not None and self._exchange.stands
+
     async def send_head(self, wire: WireRequest, length: int) -> None:
         """Connects and sends the head.
 
         Args:
-            wire: the request without its body.
+            wire: the request; its body is not looked at.
             length: of the body, at least one byte.
 
         Raises:
@@ -131,30 +146,83 @@ class Upload:
 
 
 class Uploads:
-    """The requests of one identity that go ahead of their credits: no more than there are credits for.
+    """The requests of one identity that go ahead of their credits, as many at a time as there are slots.
 
     Args:
         pool: where lanes come from.
         first_look: what is looked at before a call.
-        room: how many calls more would get a credit at once.
+        places: how many may go ahead at a time.
 
     Attributes:
         under_way: how many go ahead now, or wait for their credit with all but their end sent.
     """
 
-    def __init__(self, pool: LanePool, first_look: FirstLook, room: Callable[[], int]) -> None:
+    def __init__(self, pool: LanePool, first_look: FirstLook, places: Callable[[], int]) -> None:
         self.under_way = 0
         self._pool = pool
         self._first_look = first_look
-        self._room = room
+        self._places = places
+        self._wanting: dict[Call, None] = {}
 
     def begin(self) -> Upload | None:
-        """One more, if a slot is free for it; else its request is better kept here until there is one. Synchronous."""
-        if self._room() <= self.under_way:
+        """One more, if there is a place for it; else its request is better kept here. Synchronous."""
+        if self._places() <= self.under_way:
             return None
         self.under_way += 1
         return Upload(self, self._pool, self._first_look)
 
+    async def stand_by(self, call: Call) -> None:
+        """Sends the request of a call that waits for its credit ahead of it, as soon as there is a place for that.
+
+        Its slot then stands still for one byte only. For the call's own caller, who has nothing else to do meanwhile;
+        returns when the call has its credit, or nothing of this is left to do. What goes wrong is tried again whole.
+        """
+        if call.upload is not None or len(call.request.wire.body) < _SHORTEST_BYTES:
+            return
+        while call.state is CallState.WAITING:
+            upload = self.begin()
+            if upload is not None:
+                await self._send_ahead(call, upload)
+                return
+            self._wanting[call] = None
+            try:
+                await call.changed()
+            finally:
+                self._wanting.pop(call, None)
+
+    async def _send_ahead(self, call: Call, upload: Upload) -> None:
+        wire = call.request.wire
+        try:
+            # The call is not to wait for this: not even for a connection that it does without.
+            with trio.CancelScope() as call.going_ahead:
+                await upload.send_head(wire, len(wire.body))
+                await upload.send(memoryview(wire.body)[:-1])
+                upload.keep_back(wire.body[-1:])
+                if call.state is CallState.WAITING:
+                    call.upload = upload
+        except BackendUnavailableError:
+            pass  # with its credit it is sent whole, and its caller hears what comes of that
+        finally:
+            call.going_ahead = None
+            if call.upload is not upload:
+                upload.over()
+
+    def way_of(self, call: Call) -> Way:
+        """How the request of a call that has its credit is sent: its end alone, if all else still stands."""
+        upload = call.upload
+        if upload is not None and (upload.stands or not call.request.wire.body):
+            return upload
+        if upload is not None:
+            call.upload = None
+            upload.over()
+        return WholeRequest(self._pool)
+
     def one_less(self) -> None:
-        """For `Upload`."""
+        """For `Upload`: a place is free."""
         self.under_way -= 1
+        while self._wanting:
+            call = next(iter(self._wanting))
+            del self._wanting[call]
+            if call.state is CallState.WAITING:
+                call.poke()
+                return

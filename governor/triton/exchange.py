@@ -213,6 +213,12 @@ class Exchange:
             return CallEnd.NEVER_DELIVERED
         return CallEnd.ANSWERED if self._answer is not None and self._answer.complete else CallEnd.UNKNOWN
 
+    @property
+    def stands(self) -> bool:
+        """It was begun, its connection is open as far as is known, and the peer has not spoken."""
+        begun = self._link is not None and not self._left and self._cut is None
+        return begun and self._link is not None and not self._link.wire.spoke
+
     async def begin(self, length: int) -> None:
         """Sends the head of a request whose body of `length` bytes, at least one, goes ahead of its end."""
         assert self._link is None, "an exchange is begun once, before it is entered"

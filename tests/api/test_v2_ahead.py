@@ -128,15 +128,19 @@ async def test_it_holds_no_slot_while_it_comes(autojump_clock: MockClock) -> Non
         assert [len(wire.body) for wire in up.world.wires] == [2, len(slow.data)]
 
 
-async def test_without_a_free_slot_the_body_is_kept_here(autojump_clock: MockClock) -> None:
+async def test_without_a_place_the_body_is_kept_here_until_there_is_one(autojump_clock: MockClock) -> None:
+    """One slot: one request may stand ready behind the one that executes."""
     async with service() as up:
-        up.world.next_plans.extend([Plan(seconds=5, body=b"{}"), DONE])
-        first, second = AsgiExchange(up.app, "POST", INFER, data=b"{}"), upload(up)
-        async with running(up, first), running(up, second):
-            assert second.sent == len(second.data)
-            assert not up.world.times("begun")
+        up.world.next_plans.extend([Plan(seconds=5, body=b"{}"), Plan(seconds=5, body=b"{}"), DONE])
+        first, second, third = AsgiExchange(up.app, "POST", INFER, data=b"{}"), upload(up), upload(up)
+        async with running(up, first), running(up, second), running(up, third):
+            assert third.sent == len(third.data)
+            assert len(up.world.times("begun")) == 1
             assert (await second.whole()).status == 200
-        assert bytes(up.world.wires[1].body) == second.data
+            assert len(up.world.times("begun")) == 2, "who waited for the place has got it"
+            assert (await third.whole()).status == 200
+        assert [len(wire.body) for wire in up.world.wires] == [2, len(second.data), len(third.data)]
+        assert bytes(up.world.wires[2].body) == third.data
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing(autojump_clock: MockClock) -> None:

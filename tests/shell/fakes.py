@@ -132,6 +132,10 @@ class FakeExchange:
             return CallEnd.NEVER_DELIVERED
         return CallEnd.ANSWERED if self._answer is not None and self._answer.complete else CallEnd.UNKNOWN
 
+    @property
+    def stands(self) -> bool:
+        return self._connection is not None and not self._left and not self._connection.broken
+
     async def begin(self, length: int) -> None:
         self._to_come = length
         self._connection = await self._take()

@@ -288,6 +288,7 @@ class Life:
     async def _await_call(self, call: Call, scope: trio.CancelScope) -> None:
         try:
             with scope:
+                await self.governed.identity.uploads.stand_by(call)
                 await call.body()
         except GovernorError:
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 from governor.core.claims import ClaimState
 from governor.errors import BackendUnavailableError, CreditQueueFullError, DrainingError, GovernorError
 from governor.identity import Call, CallState
-from tests.shell.harness import Bench, body_within, call_request, identity_bench, send_ahead, until
+from tests.shell.harness import LANE_IDLE_S, Bench, body_within, call_request, identity_bench, send_ahead, until
 from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ async def upload(bench: Bench, text: str = "1") -> Upload:
 
 
 def submit(bench: Bench, begun: Upload, *, key: str = "k") -> Call:
-    return bench.identity.submit(call_request(), key=key, upload=begun)
+    """Its body is nowhere but at the backend."""
+    request = call_request()
+    return bench.identity.submit(replace(request, wire=replace(request.wire, body=b"")), key=key, upload=begun)
 
 
 def texts(bench: Bench) -> list[str]:
@@ -64,8 +67,8 @@ async def test_its_claim_is_like_any_other() -> None:
         assert not bench.world.executing
 
 
-async def test_there_are_no_more_of_them_than_free_slots() -> None:
-    """The backend keeps what went ahead: with nothing free, a body is better kept here."""
+async def test_there_are_no_more_of_them_than_slots() -> None:
+    """The backend keeps what went ahead: as much again as may execute."""
     async with identity_bench(slots=2) as bench:
         first, second = bench.identity.uploads.begin(), bench.identity.uploads.begin()
         assert first is not None
@@ -76,17 +79,117 @@ async def test_there_are_no_more_of_them_than_free_slots() -> None:
         assert bench.identity.uploads.under_way == 1, "over counts once"
         third = bench.identity.uploads.begin()
         assert third is not None
-        bench.submit("5"), bench.submit("5")
-        second.over()
-        assert bench.identity.uploads.begin() is None, "no slot is free"
-        await until(lambda: bench.free == 2, 6)
-        assert bench.identity.uploads.begin() is not None
-        await send_ahead(third, call_request("1"))
+        await send_ahead(third, call_request("5 third"))
         running = submit(bench, third)
-        await until(lambda: "1" in texts(bench), 0.5)
+        await until(lambda: "5 third" in texts(bench), 0.5)
         assert bench.identity.uploads.under_way == 1, "one with a credit is no longer ahead of it"
-        await body_within(running, 2)
+        await body_within(running, 6)
         assert bench.identity.uploads.under_way == 1
+
+
+async def test_who_waits_stands_by_and_its_slot_waits_for_one_byte() -> None:
+    """A slot that comes free gets a request that is there already, however long sending it takes."""
+    async with identity_bench() as bench, trio.open_nursery() as nursery:
+        bench.submit("5 running")
+        waiting = bench.submit("1 waiting")
+        nursery.start_soon(bench.identity.uploads.stand_by, waiting)
+        await until(lambda: bench.world.times("begun") != [], 0.5)
+        assert bench.world.open_lanes == 2
+        assert texts(bench) == ["5 running"]
+        assert b"ok" in await body_within(waiting, 7)
+        assert texts(bench) == ["5 running", "1 waiting"]
+        assert len(bench.world.times("connect")) == 2, "its end went where the rest had gone"
+
+
+async def test_there_stand_as_many_as_slots_and_the_others_follow_in_order() -> None:
+    async with identity_bench() as bench, trio.open_nursery() as nursery:
+        bench.submit("1 running")
+        calls = [bench.submit(f"1 number {number}") for number in range(4)]
+        for call in calls:
+            nursery.start_soon(bench.identity.uploads.stand_by, call)
+            await trio.sleep(0.01)
+        for number, call in enumerate(calls):
+            assert [each.upload is not None for each in calls[number:]] == [True] + (3 - number) * [False]
+            with trio.fail_after(2):
+                await call.started()
+            await trio.sleep(0.1)
+        await until(lambda: bench.free == 1, 2)
+        assert texts(bench) == ["1 running", *(f"1 number {number}" for number in range(4))]
+        assert bench.identity.uploads.under_way == 0
+
+
+async def test_one_that_stands_by_is_sent_again_whole_where_its_process_is_gone() -> None:
+    """E3: what stood there never executed, and the body is still here."""
+    async with identity_bench() as bench, trio.open_nursery() as nursery:
+        bench.submit("5 running")
+        waiting = bench.submit("1 waiting")
+        nursery.start_soon(bench.identity.uploads.stand_by, waiting)
+        await until(lambda: waiting.upload is not None, 0.5)
+        bench.world.restart()
+        assert b"ok" in await body_within(waiting, 10)
+        assert texts(bench) == ["5 running", "1 waiting"]
+        await until(lambda: bench.free == 1, 2)
+
+
+async def test_a_call_does_not_wait_for_its_own_standing_by() -> None:
+    """It gets its credit while it is being sent ahead: it is sent whole, on another connection, and executes once."""
+    async with identity_bench(slots=2) as bench:
+        bench.submit("1"), bench.submit("5")
+        waiting = bench.submit("1 waiting")
+        await trio.sleep(0.5)
+        bench.world.connect_s = 3.0
+        with trio.fail_after(0.6):
+            await bench.identity.uploads.stand_by(waiting)
+        assert waiting.state is CallState.STARTED
+        assert b"ok" in await body_within(waiting, 5)
+        assert texts(bench).count("1 waiting") == 1
+        assert bench.identity.uploads.under_way == 0
+        await until(lambda: bench.free == 2, 6)
+        assert bench.world.open_lanes <= 2
+
+
+async def test_standing_by_can_be_left_at_any_time() -> None:
+    """Cancelled at the n-th step, for every n: no place is lost, no connection stays, nothing executes."""
+    for step in range(30):
+        async with identity_bench() as bench:
+            bench.submit("5")
+            waiting = bench.submit("1 left")
+            with trio.CancelScope() as scope:
+
+                async def leave(scope: trio.CancelScope = scope, step: int = step) -> None:
+                    for _ in range(step):
+                        await trio.sleep(0.0005)
+                    scope.cancel()
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(leave)
+                    await bench.identity.uploads.stand_by(waiting)
+                    await waiting.started()
+            waiting.abandon()
+            assert bench.identity.uploads.under_way == 0
+            await trio.sleep(5 + LANE_IDLE_S + 0.1)
+            assert bench.free == 1
+            assert texts(bench) == ["5"]
+            assert bench.world.open_connections == 0
+
+
+async def test_what_cannot_stand_by_waits_as_ever() -> None:
+    """No place, nothing to send ahead, nobody there: the call is sent whole with its credit."""
+    async with identity_bench() as bench:
+        running = bench.submit("1")
+        await bench.identity.uploads.stand_by(running)
+        assert running.upload is None
+        await body_within(running, 2)
+        bench.submit("2")
+        await trio.sleep(0.1)
+        waiting = bench.submit("1 waiting")
+        bench.world.connects_hang = True
+        with trio.move_on_after(0.5):
+            await bench.identity.uploads.stand_by(waiting)
+        assert waiting.upload is None
+        assert bench.identity.uploads.under_way == 0
+        bench.world.connects_hang = False
+        assert b"ok" in await body_within(waiting, 5)
 
 
 async def test_one_that_waits_for_its_credit_can_be_abandoned_without_a_trace() -> None:
@@ -176,8 +279,6 @@ async def test_when_nobody_answers_there_uploads_end_with_the_others() -> None:
         with pytest.raises(BackendUnavailableError, match="away"):
             await call.started()
         assert bench.identity.uploads.under_way == 0
-        on_its_way = bench.identity.uploads.begin()
-        assert on_its_way is None
 
 
 async def test_one_in_the_middle_of_its_body_ends_when_nobody_answers_there() -> None:
