@@ -222,6 +222,8 @@ class Exchange:
     async def begin(self, length: int) -> None:
         """Sends the head of a request whose body of `length` bytes, at least one, goes ahead of its end."""
         assert self._link is None, "an exchange is begun once, before it is entered"
+        if length < 1:
+            raise ValueError("the head alone would deliver a request without a body")
         self._to_come = length
         await self._take_link()
         await self._send_part(self._head(length))

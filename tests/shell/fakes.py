@@ -137,6 +137,8 @@ class FakeExchange:
         return self._connection is not None and not self._left and not self._connection.broken
 
     async def begin(self, length: int) -> None:
+        if length < 1:
+            raise ValueError("the head alone would deliver it")
         self._to_come = length
         self._connection = await self._take()
         self._lane.world.note("begun")

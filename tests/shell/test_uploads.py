@@ -11,12 +11,22 @@ import trio
 from governor.core.claims import ClaimState
 from governor.errors import BackendUnavailableError, CreditQueueFullError, DrainingError, GovernorError
 from governor.identity import Call, CallState
-from tests.shell.harness import LANE_IDLE_S, Bench, body_within, call_request, identity_bench, send_ahead, until
+from tests.shell.harness import (
+    LANE_IDLE_S,
+    Bench,
+    body_within,
+    call_request,
+    identity_bench,
+    send_ahead,
+    service,
+    until,
+)
 from tests.shell.world import Break, Plan
 
 if TYPE_CHECKING:
     from governor.identity.uploads import Upload
     from governor.tracing import CallSpans, PromptSpan
+    from governor.triton.wire import WireRequest
 
 
 async def upload(bench: Bench, text: str = "1") -> Upload:
@@ -129,6 +139,52 @@ async def test_one_that_stands_by_is_sent_again_whole_where_its_process_is_gone(
         assert b"ok" in await body_within(waiting, 10)
         assert texts(bench) == ["5 running", "1 waiting"]
         await until(lambda: bench.free == 1, 2)
+        assert bench.identity.uploads.under_way == 0
+
+
+async def test_a_call_without_a_body_does_not_stand_by() -> None:
+    """E3: its head alone would deliver it."""
+    async with identity_bench() as bench:
+        bench.submit("5")
+        request = call_request("1")
+        call = bench.identity.submit(replace(request, wire=replace(request.wire, body=b"")), key="k")
+        await bench.identity.uploads.stand_by(call)
+        assert call.upload is None
+        assert not bench.world.times("begun")
+        call.abandon()
+
+
+async def test_one_that_ends_while_it_is_sent_ahead_keeps_no_place() -> None:
+    """Also where nothing on the way notices: what the kernel takes at once has no checkpoint in it."""
+    async with identity_bench() as bench:
+        bench.submit("5")
+        waiting = bench.submit("1")
+        begun = bench.identity.uploads.begin()
+        assert begun is not None
+
+        async def send_head(_wire: WireRequest, _length: int) -> None:
+            waiting.abandon()
+
+        async def send(_piece: bytes) -> None:
+            pass
+
+        begun.send_head, begun.send = send_head, send  # type: ignore[method-assign,assignment]  # neither waits
+        await bench.identity.uploads._send_ahead(waiting, begun)
+        assert waiting.upload is None
+        assert bench.identity.uploads.under_way == 0
+
+
+async def test_who_leaves_wants_no_place_any_more() -> None:
+    async with identity_bench() as bench, trio.open_nursery() as nursery:
+        bench.submit("5")
+        calls = [bench.submit(f"1 {number}") for number in range(3)]
+        for call in calls:
+            nursery.start_soon(bench.identity.uploads.stand_by, call)
+            await trio.sleep(0.01)
+        assert len(bench.identity.uploads._wanting) == 2
+        calls[1].abandon()
+        await trio.testing.wait_all_tasks_blocked()
+        assert list(bench.identity.uploads._wanting) == [calls[2]]
 
 
 async def test_a_call_does_not_wait_for_its_own_standing_by() -> None:
@@ -364,3 +420,14 @@ async def test_one_whose_head_has_not_come_keeps_no_connection_open() -> None:
         await send_ahead(begun, call_request("1"))
         assert b"ok" in await body_within(submit(bench, begun), 2)
         assert bench.world.open_lanes == 1
+
+
+async def test_a_prompt_that_waits_for_its_slot_stands_by() -> None:
+    async with service() as governed:
+        for text in ("5 first", "1 second"):
+            session = governed.session()
+            session.let_start(session.admit(text).prompt_id)
+            await trio.sleep(0.5)
+        assert len(governed.world.times("begun")) == 1
+        await until(lambda: [each.text for each in governed.world.executions] == ["5 first", "1 second"], 6)
+        assert governed.world.high_water == 1

@@ -75,6 +75,8 @@ async def test_what_would_deliver_it_early_is_refused() -> None:
         lane = peer.lane()
         connection = await connected(peer, lane)
         exchange = lane.exchange(post(b""))
+        with pytest.raises(ValueError, match="would deliver"):
+            await exchange.begin(0)
         await exchange.begin(3)
         for piece in (b"abc", b"abcd"):
             with pytest.raises(ValueError, match="would deliver"):
@@ -192,6 +194,47 @@ async def test_an_answer_in_the_middle_of_the_upload_is_passed_on() -> None:
         async with exchange as answer:
             assert (answer.status, await answer.read(10)) == (413, b"big")
         assert_end(exchange, CallEnd.NEVER_DELIVERED)
+
+
+async def test_it_stands_until_the_peer_says_something() -> None:
+    async with open_peer() as peer:
+        exchange, connection = await begun(peer)
+        assert exchange.stands
+        await connection.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nbad")
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert not stands(exchange)
+        exchange.give_up()
+
+
+async def test_it_stands_until_it_is_given_up() -> None:
+    async with open_peer() as peer:
+        exchange, connection = await begun(peer)
+        assert stands(exchange)
+        exchange.give_up()
+        assert not stands(exchange)
+        await connection.read_to_end()
+
+
+def stands(exchange: Exchange) -> bool:
+    """Asked anew."""
+    return exchange.stands
+
+
+async def test_one_that_was_cut_does_not_stand() -> None:
+    """Also where the peer has sent nothing: the write has failed."""
+    async with open_peer(receive_buffer=16_384) as peer, trio.open_nursery() as nursery:
+        lane = peer.lane(write_timeout_ms=2_000)
+        connection = await connected(peer, lane)
+
+        async def hang_up() -> None:
+            await connection.stream.receive_some(100)
+            connection.reset()
+
+        nursery.start_soon(hang_up)
+        exchange = lane.exchange(post(b""))
+        await all_but_the_end(exchange, bytes(8_000_000), pieces=20)
+        assert not exchange.stands
+        exchange.give_up()
 
 
 async def test_a_lane_that_is_closed_meanwhile_never_delivers() -> None:
