@@ -48,7 +48,7 @@ class Behaviour:
 
 @dataclass
 class Work:
-    """One request for work: when it came, and when it ran. Seconds of the monotonic clock."""
+    """One request for work: when it was there whole, and when it ran. Seconds of the monotonic clock."""
 
     client: Client
     target: bytes
@@ -66,7 +66,6 @@ class Client:
         self.skip_chunks = False
         self.target = b""
         self.method = b""
-        self.came_s = 0.0
         self.body = b""
         self.unsent: deque[memoryview] = deque()
         self.closed = False
@@ -154,7 +153,6 @@ class Backend:
             return b""
         head, data = data[:end], data[end + len(HEAD_END) :]
         client.method, client.target, _ = head.split(b" ", 2)
-        client.came_s = time.monotonic()
         if is_chunked(head):
             client.skip_chunks = True
         else:
@@ -190,7 +188,7 @@ class Backend:
             body, client.body = client.body, b""
             self._send(client, self._look_up(target, body))
             return
-        work = Work(client, target, client.came_s)
+        work = Work(client, target, time.monotonic())
         instances = self.behaviour.instances
         if instances and self.truth.running >= instances:
             self.truth.waited += 1

@@ -136,10 +136,11 @@ class Lab:
             yield running
 
     @contextmanager
-    def all(self, **place: int | None) -> Iterator[list[Running]]:
+    def all(self, *, but: str | None = None, **place: int | None) -> Iterator[list[Running]]:
         """Runs every target at once, so that rounds can alternate between them; the backend itself comes first."""
+        names = [name for name in self.targets if name != but]
         with ExitStack() as stack:
-            yield [self.direct, *(stack.enter_context(self.start(name, **place)) for name in self.targets)]
+            yield [self.direct, *(stack.enter_context(self.start(name, **place)) for name in names)]
 
     def measure(self, running: Running, **plan: object) -> Measured:
         """One run of a plan against a target."""
