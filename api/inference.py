@@ -147,17 +147,20 @@ class Inference:
             return False
         with trio.CancelScope() as leaving:
             when_gone(leaving.cancel)
-            body, call = AheadBody(read_into, declared), None
+            call = None
             try:
+                body = AheadBody(read_into, declared)
+                key = _fairness_key(scope)
                 text = await body.text(size)
                 if text is not None:
+                    served.identity.check_room(key)
                     head = head_before_tensors(self._version(match, served), text, declared)
                     wait_s = longest_wait_s(scope["headers"], head, self._governor.config.limits.max_credit_wait_ms)
                     await served.requests.check(head)
                     request = self._request(scope, served, head, b"")
                     await upload.send_head(request.wire, declared)
                     if await body.pass_to(upload):
-                        call = served.identity.submit(request, key=_fairness_key(scope), upload=upload)
+                        call = served.identity.submit(request, key=key, upload=upload)
             except GovernorError as error:
                 upload.over()  # the rest of the body may take its time
                 if await body.drain():

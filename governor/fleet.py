@@ -160,6 +160,7 @@ class Fleet:
             return
         backend = self.backends[identity.key.backend]
         del self.identities[identity.key], backend.identities[identity.key.model], self._checks[identity.key]
+        identity.drain()
         self._owned.pop(identity).cancel()
         self._drop_backends()
         _log.info("identity_gone", identity=str(identity.key))

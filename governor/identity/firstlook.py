@@ -38,12 +38,14 @@ class _Look:
 
     done: trio.Event = field(default_factory=trio.Event)
     error: BackendUnavailableError | None = None
+    finished: bool = False
 
-    async def wait(self) -> None:
-        """Waits for its end. Raises what it raised."""
+    async def wait(self) -> bool:
+        """Waits for its end; False if whoever looked was cancelled, so that it tells nothing. Raises what it raised."""
         await self.done.wait()
         if self.error is not None:
             raise self.error
+        return self.finished
 
 
 class FirstLook:
@@ -110,22 +112,21 @@ class FirstLook:
         return known and not self._ledger.wants_baseline(trio.current_time())
 
     async def _join_look(self, boot: str | None, *, fresh: bool) -> None:
-        under_way = self._under_way
-        if under_way is not None:
+        if self._under_way is not None:
             # It was begun before this call's connection was opened and may tell of the process before.
-            await under_way.wait()
+            await self._under_way.wait()
             if self._is_known(boot, fresh=fresh):
                 return
-            under_way = self._under_way
-        if under_way is None:
-            await self._look()
-        else:
-            await under_way.wait()
+        while self._under_way is not None:
+            if await self._under_way.wait():
+                return
+        await self._look()
 
     async def _look(self) -> None:
         self._under_way = look = _Look()
         try:
             await self._look_until_known()
+            look.finished = True
         except BackendUnavailableError as failed:
             look.error = failed
             raise

@@ -154,8 +154,14 @@ class Identity:
             raise self._refusal()
 
     def _places(self) -> int:
-        """How many requests may go ahead of their credits. Traced calls send what they know only then (W3C context)."""
-        takes_calls = self._nursery is not None and not (self._draining or self.held or self._tracer is not None)
+        """How many requests may go ahead of their credits (ADR-0018).
+
+        Traced calls send what they know only with their credit; and where nobody sees that the peer has left, the last
+        byte could be sent to nobody.
+        """
+        if self._tracer is not None or not self._port.tells_departures:
+            return 0
+        takes_calls = self._nursery is not None and not (self._draining or self.held)
         return self._ledger.slots if takes_calls else 0
 
     def _refuse(self, call: Call) -> CreditQueueFullError:
@@ -206,8 +212,8 @@ class Identity:
 
     @property
     def is_busy(self) -> bool:
-        """A slot is held, or a call waits for one."""
-        return bool(self._ledger.claims) or len(self._queue) > 0
+        """A slot is held, a call waits for one, or a request goes ahead of its own."""
+        return bool(self._ledger.claims) or len(self._queue) > 0 or self.uploads.under_way > 0
 
     @property
     def queue(self) -> CreditQueue[Call]:
@@ -273,7 +279,7 @@ class Identity:
             self._nursery = None
             self._runners.forget()
             self.drain()
-            self._lanes.close()
+            self._lanes.end()
             self._port.close_idle()
 
     def settle(self) -> None:
@@ -294,6 +300,7 @@ class Identity:
             call.start(claim_id)
             self._runners.start(self._nursery, call, claim_id)
         self._evidence_wanted.value = self._ledger.wants_evidence
+        self.uploads.wake()
 
     def _abandoned(self, call: Call) -> None:
         self.totals.abandoned += 1
@@ -312,6 +319,10 @@ class Identity:
         error: GovernorError | None = None
         try:
             await way.connect(self._first_look)
+            if way is call.upload:
+                way = self.uploads.way_of(call)  # what was learned just now may have closed what stood (E6)
+                if way is not call.upload:
+                    await way.connect(self._first_look)
             if call.abandoned:
                 # Nobody wants the answer and nothing was sent: the backend need not work for it.
                 raise BackendUnavailableError("abandoned before it was sent")

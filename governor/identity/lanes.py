@@ -30,6 +30,7 @@ class LanePool:
         self._free: list[tuple[float, LanePort]] = []
         self._ahead: set[LanePort] = set()
         self._returned = trio.Event()
+        self._ended = False
 
     def take(self) -> LanePort:
         """The most recently used free lane, or a new one."""
@@ -46,6 +47,9 @@ class LanePool:
     def give_back(self, lane: LanePort) -> None:
         """The exchange on it is over, in whatever way."""
         self._ahead.discard(lane)
+        if self._ended:
+            lane.close()
+            return
         self._free.append((trio.current_time(), lane))
         self._returned.set()
 
@@ -54,6 +58,11 @@ class LanePool:
         for lane in (*(lane for _, lane in self._free), *self._ahead):
             if but is None or lane.boot != but:
                 lane.close()
+
+    def end(self) -> None:
+        """Nobody closes idle connections any more: none is kept from now on."""
+        self._ended = True
+        self.close()
 
     async def close_idle_lanes(self) -> None:
         """Runs for ever: closes each connection once it has been unused for the idle time."""

@@ -80,6 +80,10 @@ class LanePort(Protocol):
 class ModelPort(Protocol):
     """One model on one backend."""
 
+    @property
+    def tells_departures(self) -> bool:
+        """It can be seen on a connection that carries a request that the peer has left, or said something."""
+
     def make_lane(self) -> LanePort:
         """A new lane; opens no connection yet."""
 

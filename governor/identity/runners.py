@@ -67,7 +67,13 @@ class CallRunners:
             self._idle.append(idle)
             self._ended()
             # An event that is set is not waited for: a call that was given is run, whatever is cancelled meanwhile.
-            if idle.work is None:
-                await idle.given.wait()
+            try:
+                if idle.work is None:
+                    await idle.given.wait()
+            except trio.Cancelled:
+                if idle.work is None:
+                    self._idle.remove(idle)
+                    raise
+                # What was given to a task that ends is run all the same: at its first checkpoint it learns of the end.
             assert idle.work is not None
             call, claim_id = idle.work

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+import structlog
 import trio
 
-from governor.errors import BackendUnavailableError
+from governor.errors import GovernorError
 from governor.identity.call import CallState
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from governor.identity.port import ExchangePort, LanePort
     from governor.triton.wire import Body, WireRequest
 
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _SHORTEST_BYTES: Final = 2
 """A body of fewer has nothing before its end."""
 
@@ -179,16 +181,17 @@ class Uploads:
         """
         if call.upload is not None or len(call.request.wire.body) < _SHORTEST_BYTES:
             return
-        while call.state is CallState.WAITING:
-            upload = self.begin()
-            if upload is not None:
-                await self._send_ahead(call, upload)
-                return
-            self._wanting[call] = None
-            try:
+        try:
+            while call.state is CallState.WAITING:
+                upload = self.begin()
+                if upload is not None:
+                    await self._send_ahead(call, upload)
+                    return
+                self._wanting[call] = None
                 await call.changed()
-            finally:
-                self._wanting.pop(call, None)
+        finally:
+            self._wanting.pop(call, None)
+            self.wake()  # it may have been told of a place that it did not take
 
     async def _send_ahead(self, call: Call, upload: Upload) -> None:
         wire = call.request.wire
@@ -198,10 +201,12 @@ class Uploads:
                 await upload.send_head(wire, len(wire.body))
                 await upload.send(memoryview(wire.body)[:-1])
                 upload.keep_back(wire.body[-1:])
-                if call.state is CallState.WAITING:
+                if call.state is CallState.WAITING and upload.stands:
                     call.upload = upload
-        except BackendUnavailableError:
+        except GovernorError:
             pass  # with its credit it is sent whole, and its caller hears what comes of that
+        except Exception:  # noqa: BLE001  # a fault here costs the call nothing: it is sent whole
+            _log.exception("standing_by_failed")
         finally:
             call.going_ahead = None
             if call.upload is not upload:
@@ -220,9 +225,13 @@ class Uploads:
     def one_less(self) -> None:
         """For `Upload`: a place is free."""
         self.under_way -= 1
-        while self._wanting:
-            call = next(iter(self._wanting))
+        self.wake()
+
+    def wake(self) -> None:
+        """Tells as many of those who want a place as there are places, the first first."""
+        if not self._wanting:
+            return
+        free = self._places() - self.under_way
+        for call in list(self._wanting)[: max(0, free)]:
             del self._wanting[call]
-            if call.state is CallState.WAITING:
-                call.poke()
-                return
+            call.poke()

@@ -8,6 +8,7 @@ from governor.triton.boot import BootStamp
 from governor.triton.lane import Lane
 from governor.triton.metadata import fetch_model, fetch_server
 from governor.triton.reader import StatisticsReader
+from governor.triton.transport import Origin
 
 if TYPE_CHECKING:
     from governor.config import BackendConfig
@@ -24,6 +25,7 @@ class TritonModel:
         self._backend = backend
         self._model = model
         self._server: ServerFacts | None = None
+        self._tls = Origin.parse(str(backend.url)).tls
         self._stamp = BootStamp(model, backend.evidence.boot_identity)
         self._reader = StatisticsReader(
             backend.url,
@@ -32,6 +34,11 @@ class TritonModel:
             timeout_ms=backend.evidence.poll_timeout_ms,
             stamp=self._stamp,
         )
+
+    @property
+    def tells_departures(self) -> bool:
+        """Over TLS only what was read and decrypted tells: nobody reads while a request stands."""
+        return not self._tls
 
     def make_lane(self) -> Lane:
         """A new lane, stamped with the boot identity of whatever process its connections lead to."""

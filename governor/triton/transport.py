@@ -230,7 +230,7 @@ class WireStream:
 
         Over TLS what it sent may be nothing of HTTP, so it is not looked at.
         """
-        return self._plain and (self.closed or self.readable)
+        return self.closed or (self._plain and self.readable)
 
     @property
     def usable(self) -> bool:

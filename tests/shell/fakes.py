@@ -228,6 +228,10 @@ class FakePort:
         self.server_version: str | None = None
         world.ports.append(self)
 
+    @property
+    def tells_departures(self) -> bool:
+        return self.world.tells_departures
+
     def make_lane(self) -> FakeLane:
         lane = FakeLane(self.world)
         self.world.lanes.append(lane)

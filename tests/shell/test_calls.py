@@ -237,3 +237,13 @@ async def test_a_call_knows_where_it_stands() -> None:
         await body_within(first, 10)
         await second.started()
         assert (first.state, second.state) == (CallState.ENDED, CallState.STARTED)
+
+
+async def test_a_call_that_is_given_to_a_task_that_ends_just_then_ends_with_it() -> None:
+    """E2: whoever submits in the very moment in which the identity ends is told so, and does not wait for ever."""
+    async with identity_bench() as bench:
+        await body_within(bench.submit("0.1"), 1)
+        bench.stop.cancel()
+        call = bench.submit("1")
+        with pytest.raises(GovernorError), trio.fail_after(5):
+            await call.body()

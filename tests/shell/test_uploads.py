@@ -11,6 +11,7 @@ import trio
 from governor.core.claims import ClaimState
 from governor.errors import BackendUnavailableError, CreditQueueFullError, DrainingError, GovernorError
 from governor.identity import Call, CallState
+from governor.identity.firstlook import FirstLook
 from tests.shell.harness import (
     LANE_IDLE_S,
     Bench,
@@ -21,11 +22,12 @@ from tests.shell.harness import (
     service,
     until,
 )
-from tests.shell.world import Break, Plan
+from tests.shell.world import Break, Plan, plain_facts
 
 if TYPE_CHECKING:
     from governor.identity.uploads import Upload
     from governor.tracing import CallSpans, PromptSpan
+    from governor.triton.metadata import ModelFacts
     from governor.triton.wire import WireRequest
 
 
@@ -431,3 +433,110 @@ async def test_a_prompt_that_waits_for_its_slot_stands_by() -> None:
         assert len(governed.world.times("begun")) == 1
         await until(lambda: [each.text for each in governed.world.executions] == ["5 first", "1 second"], 6)
         assert governed.world.high_water == 1
+
+
+async def test_nothing_goes_ahead_where_nobody_sees_that_the_peer_has_left() -> None:
+    """Over TLS a proxy that gave the request up would be sent the last byte, and the claim be held."""
+    async with identity_bench() as bench:
+        bench.world.tells_departures = False
+        assert bench.identity.uploads.begin() is None
+
+
+async def test_one_that_stands_is_sent_whole_where_the_last_look_shows_another_process() -> None:
+    """E6: the look before the delivery closes what stood at the old process; the body is here."""
+    async with identity_bench() as bench, trio.open_nursery() as nursery:
+        bench.submit("2 running")
+        waiting = bench.submit("1 waiting")
+        nursery.start_soon(bench.identity.uploads.stand_by, waiting)
+        await until(lambda: waiting.upload is not None, 0.5)
+        bench.world.replace()
+        bench.identity.expect_another_load()
+        assert b"ok" in await body_within(waiting, 10)
+        assert texts(bench) == ["2 running", "1 waiting"]
+        await until(lambda: bench.free == 1, 2)
+        assert bench.identity.uploads.under_way == 0
+
+
+async def test_a_look_that_was_given_up_is_none_for_those_who_joined_it() -> None:
+    """E4, E6: whoever looked was a caller that left; who joined looks again before anything is delivered."""
+    for _ in range(20):  # which of those who wait goes on first is the scheduler's choice
+        looker = Looker()
+        look = FirstLook(looker, looker)  # type: ignore[arg-type]  # all of a ledger that is needed
+        scopes = [trio.CancelScope() for _ in range(3)]
+        done: list[int] = []
+
+        async def confirm(number: int, look: FirstLook = look, done: list[int] = done) -> None:
+            await look.confirm(None)
+            done.append(number)
+
+        async def confirm_in(scope: trio.CancelScope, number: int) -> None:
+            with scope:
+                await confirm(number)
+
+        async with trio.open_nursery() as nursery:
+            for number, scope in enumerate(scopes):
+                nursery.start_soon(confirm_in, scope, number)
+                await trio.testing.wait_all_tasks_blocked()
+            for scope in scopes[:2]:
+                scope.cancel()
+                await trio.testing.wait_all_tasks_blocked()
+        assert done == [2]
+        assert looker.finished == 1, "a look that told nothing was taken for one"
+
+
+class Looker:
+    """A model that is known, and a ledger that wants one reading."""
+
+    boot = None
+    facts = plain_facts()
+
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def wants_baseline(self, _now_s: float) -> bool:
+        return not self.finished
+
+    async def know_facts(self) -> ModelFacts:
+        return self.facts
+
+    async def take_reading(self) -> None:
+        await trio.sleep(1)
+        self.finished += 1
+
+
+async def test_places_that_appear_are_taken_by_those_who_wait() -> None:
+    """More slots, or credits that are handed out again."""
+    async with identity_bench() as bench, trio.open_nursery() as nursery:
+        bench.submit("5")
+        await trio.sleep(0.1)
+        calls = [bench.submit(f"1 {number}") for number in range(2)]
+        async with bench.identity.handing_out_nothing(0):
+            for call in calls:
+                nursery.start_soon(bench.identity.uploads.stand_by, call)
+            await trio.sleep(0.1)
+            assert bench.identity.uploads.under_way == 0
+        await trio.sleep(0.1)
+        assert [call.upload is not None for call in calls] == [True, False]
+
+
+async def test_a_lane_that_comes_back_after_the_end_is_closed() -> None:
+    """D2: nobody closes idle connections any more."""
+    async with identity_bench() as bench:
+        begun = bench.identity.uploads.begin()
+        assert begun is not None
+        await begun.send_head(call_request().wire, 10)
+        bench.stop.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        begun.over()
+        assert bench.world.open_connections == 0
+
+
+async def test_an_upload_keeps_its_identity_busy() -> None:
+    """A model that is taken out of the configuration is seen off once nobody needs it any more."""
+    async with identity_bench() as bench:
+        busy = [bench.identity.is_busy]
+        begun = bench.identity.uploads.begin()
+        assert begun is not None
+        busy.append(bench.identity.is_busy)
+        begun.over()
+        assert [*busy, bench.identity.is_busy] == [False, True, False]

@@ -177,6 +177,7 @@ class World:
         connect_s, read_s, facts_s: how long these take; `read_late_s`, one for each of the next readings, is time
             between taking a reading and its arrival.
         connects_hang: connections are not answered.
+        tells_departures: what becomes of a connection that carries a request can be seen.
         asked_at_once: the most readings that were ever under way at once.
         faults, fact_faults: one for each of the next readings or questions about the model; `fault` for all.
     """
@@ -195,6 +196,7 @@ class World:
         self.connect_s = self.read_s = self.facts_s = 0.001
         self.read_late_s: deque[float] = deque()
         self.connects_hang = False
+        self.tells_departures = True
         self.fault: Fault | None = None
         self.faults: deque[Fault | None] = deque()
         self.fact_faults: deque[Fault] = deque()
