@@ -73,10 +73,10 @@ ci: check test test-edges test-evidence test-client test-ui ## All that continuo
 ##@ Measure it
 .PHONY: bench bench-full bench-peers bench-triton bench-admission bench-client
 PEERS ?= haproxy nginx smg
-bench: $(VENV)/.bench-ready ## Overhead, throughput, overload and refusals, beside what is installed (seven minutes)
+bench: $(VENV)/.bench-ready ## Overhead, throughput, overload and refusals, beside what is installed (several minutes)
 	$(PY) -m bench $(BENCH_ARGS)
 
-bench-full: $(VENV)/.bench-ready ## Every scenario, longer (about three quarters of an hour)
+bench-full: $(VENV)/.bench-ready ## Every scenario, more and longer rounds
 	$(PY) -m bench --full --all $(BENCH_ARGS)
 
 bench-admission: $(VENV)/.bench-ready ## Who lets more through at once than was allowed (two minutes)
