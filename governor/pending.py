@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from governor.errors import GovernorError, JsonValue
     from governor.tracing import PromptSpan
 
-_TOLD_S_MAX: Final = 5.0
+TOLD_S_MAX: Final = 5.0
+"""The longest that anything waits for a caller to know that its prompt was accepted."""
 
 
 class Announce(Protocol):
@@ -45,7 +46,7 @@ class PendingPrompt:
         retry: its text was told by the turn before it, if that one failed.
         on_settled: called once, right after its terminal event was published.
         silent: its text is not told again.
-        told: its caller knows that it was accepted.
+        told: its caller knows that it was accepted, or has had its time to.
         turn: the scope of its turn.
         deadline: the scope of whoever watches its deadline.
         span: its part of a trace, if it has one.
@@ -80,8 +81,9 @@ class PendingPrompt:
         """Waits until its caller knows that it was accepted, but not for ever: it may never take the answer (S7)."""
         if self.told.is_set():
             return  # the rule: the 202 is out before the turn's task has run at all
-        with trio.move_on_after(_TOLD_S_MAX):
+        with trio.move_on_after(TOLD_S_MAX):
             await self.told.wait()
+        self.told.set()
 
     def stop(self) -> None:
         """Nothing runs for it any more."""

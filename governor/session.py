@@ -33,6 +33,7 @@ from governor.places import Places
 from governor.stream import EventStream
 from governor.totals import ServiceTotals
 from governor.turn import run_turn
+from governor.untold import Untold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,7 @@ class Session:
         self._now_ms = now_ms
         self._queue = PromptQueue(session_id, limits.max_pending_prompts_per_session)
         self._pending: dict[str, PendingPrompt] = {}
+        self._untold = Untold()
         self._generations: set[Generation] = set()
         self._idle_cancel_told = False
         self._entrance = entrance if entrance is not None else Entrance()
@@ -200,10 +202,11 @@ class Session:
         return admission
 
     def let_start(self, prompt_id: str) -> None:
-        """The caller knows that its prompt was accepted, so the turn's events may reach it (S7)."""
+        """The caller knows that its prompt was accepted, so the turn's events may reach it, and its end (S7)."""
         pending = self._pending.get(prompt_id)
         if pending is not None:
             pending.told.set()
+        self._untold.told(prompt_id)
 
     def cancel(self, originator: str | None = None) -> None:
         """Ends the running prompt for its caller; its claim goes on. Queued prompts remain.
@@ -338,7 +341,9 @@ class Session:
             bytes=self._limits.subscriber_queue_bytes,
         )
         self.touch()
-        return EventStream(self.log, limits, after_id=after_id, epoch=epoch, on_close=self.touch)
+        return EventStream(
+            self.log, limits, after_id=after_id, epoch=epoch, let_pass=self._untold.let_pass, on_close=self.touch
+        )
 
     async def after_pending(self) -> Kept:
         """What is told of the session once every prompt that is pending now has settled (S5).
@@ -409,6 +414,7 @@ class Session:
         if pending.settled:
             return
         self.history.settle(pending.record, outcome, error, self._now_ms())
+        self._untold.ends(pending, self.log.last_id + 1)
         pending.tell_end(error, removed=removed)
         self._queue.settle(pending.prompt, outcome)
         self._account(pending, outcome, error)

@@ -12,6 +12,8 @@ import trio
 from tests.api.harness import AsgiExchange, Service, listening, service
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trio.testing import MockClock
 
 
@@ -85,16 +87,59 @@ async def test_a_deadline_waits_for_the_receipt_as_well(autojump_clock: MockCloc
             assert (await events.until("turn_error"))[-1]["data"]["code"] == "prompt_deadline_exceeded"
 
 
-async def test_a_drain_waits_for_no_receipt(autojump_clock: MockClock) -> None:
-    async with service() as up, trio.open_nursery() as nursery:
+async def leave_later(exchange: AsgiExchange, after_s: float) -> None:
+    """A client that reads its answer late."""
+    await trio.sleep(after_s)
+    exchange.leave()
+
+
+ENDINGS: dict[str, Callable[[Service, str, str], object]] = {
+    "drain": lambda up, _session, _prompt: up.governor.drain(),
+    "close": lambda up, session, _prompt: up.governor.close_session(session),
+    "removal": lambda up, session, prompt: up.governor.sessions[session].remove(prompt),
+    "cancel": lambda up, session, _prompt: up.governor.sessions[session].cancel(),
+}
+"""How somebody else ends a prompt, whatever its caller knows."""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_no_terminal_event_overtakes_its_202_whoever_ends_the_prompt(
+    ending: str, autojump_clock: MockClock
+) -> None:
+    """S7: it ends at once (S3), but a client forgets the end of a prompt that it does not know."""
+    async with service(limits={"read_receipt_timeout_ms": 5_000}) as up, trio.open_nursery() as nursery:
+        session_id = await up.new_session()
+        session = up.governor.sessions[session_id]
+        async with listening(up, session_id) as events:
+            exchange = prompt_exchange(up, session_id)
+            nursery.start_soon(exchange.run)
+            assert await exchange.head() == 202
+            prompt_id = json.loads(await exchange.piece() or b"")["promptId"]
+            ENDINGS[ending](up, session_id, prompt_id)
+            assert session.pending_count == 0
+            began = trio.current_time()
+            nursery.start_soon(leave_later, exchange, 2)
+            seen = await events.until("turn_complete", "turn_error")
+            assert seen[-1]["data"]["promptId"] == prompt_id
+            assert trio.current_time() - began == pytest.approx(2, abs=0.1)
+            assert len(session._untold) == 0
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_keeps_its_connection_open_delays_the_news_of_a_drain_by_a_bounded_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with service(limits={"read_receipt_timeout_ms": 3_000}) as up, trio.open_nursery() as nursery:
         session = await up.new_session()
         async with listening(up, session) as events:
             exchange = prompt_exchange(up, session)
             nursery.start_soon(exchange.run)
             assert await exchange.head() == 202
+            began = trio.current_time()
             up.governor.drain()
             seen = await events.until("session_died")
             assert [event["type"] for event in seen] == ["turn_error", "session_died"]
+            assert trio.current_time() - began == pytest.approx(3, abs=0.1)
             nursery.cancel_scope.cancel()
 
 

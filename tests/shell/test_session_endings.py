@@ -267,7 +267,7 @@ async def test_not_even_a_deadline_is_told_before_let_start() -> None:
 
 @pytest.mark.parametrize("deed", ["cancel", "remove", "close", "drain"])
 async def test_who_ends_a_prompt_does_not_wait_for_let_start(deed: str) -> None:
-    """S3: these are synchronous, whoever has or has not read what; the prompt is never sent."""
+    """S3: these are synchronous, whoever has or has not read what; the prompt is never sent. Its end is told in 5 s."""
     async with service() as governed:
         session = governed.session()
         heard = governed.listen(session)
@@ -282,6 +282,8 @@ async def test_who_ends_a_prompt_does_not_wait_for_let_start(deed: str) -> None:
         else:
             governed.governor.drain()
         assert session.pending_count == 0
-        await trio.sleep(10)
+        await trio.sleep(4.9)
+        assert heard.terminals(prompt) == []
+        await trio.sleep(0.2)
         assert heard.outcome(prompt) in {"cancelled", "session_closed", "daemon_shutdown"}
         assert governed.world.executions == []
