@@ -43,7 +43,8 @@ class ClaimState(enum.Enum):
     @property
     def waits_on_evidence(self) -> bool:
         """True while readings are taken for this claim's sake (E9)."""
-        return self in _WAITING
+        # Asked of every claim at each change: a search in a set of such members would be three calls.
+        return self is ClaimState.RECONCILING or self is ClaimState.AWAITING_BASELINE
 
 
 _OPEN = frozenset({ClaimState.RUNNING, ClaimState.TIMED_OUT})

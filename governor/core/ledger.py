@@ -198,7 +198,11 @@ class Ledger:
     @property
     def wants_evidence(self) -> bool:
         """E9: some claim is reconciling or awaits a baseline."""
-        return any(claim.state.waits_on_evidence for claim in self.claims.values())
+        for claim in self.claims.values():
+            # Nearly all of them run, nearly always, and this is asked at each change.
+            if claim.state is not ClaimState.RUNNING and claim.state.waits_on_evidence:
+                return True
+        return False
 
     def wants_baseline(self, now_s: float) -> bool:
         """True when a reading before the next delivery is worth its time.

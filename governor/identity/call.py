@@ -78,7 +78,7 @@ class Call:
         upload: its request, if that was sent ahead of the credit; None where it is sent with it.
         going_ahead: cancelled when there is no more sense in sending the request ahead.
         submitted_at_s: when its caller asked for a credit, in monotonic seconds.
-        scope: cancelling it gives the call's connection up.
+        scope: cancelling it gives the call's connection up; None while it has none of its own.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Call:
         self.upload = upload
         self.going_ahead: trio.CancelScope | None = None
         self.submitted_at_s = trio.current_time()
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None
         self._on_abandon = on_abandon
         self._head: Head | None = None
         self._chunks: deque[bytes] = deque()

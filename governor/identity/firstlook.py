@@ -63,8 +63,11 @@ class FirstLook:
         self._ledger = ledger
         self._under_way: _Look | None = None
 
-    async def connect(self, lane: LanePort) -> None:
+    async def connect(self, lane: LanePort) -> bool:
         """Leaves the lane with a usable connection to a process whose counters have been read.
+
+        Returns:
+            Whether that took any time.
 
         Raises:
             BackendUnavailableError: no connection, or what the model is cannot be learned (E12).
@@ -79,12 +82,12 @@ class FirstLook:
                 lane.close()
                 continue
             if (looked and not fresh) or self._is_known(lane.boot, fresh=fresh):
-                return
+                return opened or looked
             await self._join_look(lane.boot, fresh=fresh)
             looked = True
         raise BackendUnavailableError(f"{_CONNECTS_MAX} connections in a row died before a call could be sent")
 
-    async def confirm(self, boot: str | None) -> None:
+    async def confirm(self, boot: str | None) -> bool:
         """As `connect`, for a lane whose request is under way (ADR-0018): its connection can be replaced no more.
 
         Whoever learns that another process answers closes such lanes (`LanePool.close`).
@@ -92,11 +95,16 @@ class FirstLook:
         Args:
             boot: boot identity of the process behind its connection.
 
+        Returns:
+            Whether that took any time.
+
         Raises:
             BackendUnavailableError: what the model is cannot be learned (E12).
         """
-        if not self._is_known(boot, fresh=False):
-            await self._join_look(boot, fresh=False)
+        if self._is_known(boot, fresh=False):
+            return False
+        await self._join_look(boot, fresh=False)
+        return True
 
     def _is_left_over(self, boot: str | None) -> bool:
         """The connection leads to another process than the one that answers now.

@@ -309,24 +309,32 @@ class Identity:
             call.end(GovernorError("abandoned by its caller"))
         else:
             self._ledger.caller_left(call.claim_id)
-            if call.request.disconnect_on_abandon or not self._ledger.claims[call.claim_id].delivered:
+            unwanted = call.request.disconnect_on_abandon or not self._ledger.claims[call.claim_id].delivered
+            if unwanted and call.scope is not None:
                 call.scope.cancel()  # what was not delivered never executes (E3)
 
     # One call
 
-    async def _run_call(self, call: Call, claim_id: int) -> None:
+    async def _run_call(self, call: Call, claim_id: int, scope: trio.CancelScope) -> None:
         way = self.uploads.way_of(call)
         error: GovernorError | None = None
+        scope.deadline = trio.current_time() + self.settings.call_limit_s
         try:
-            await way.connect(self._first_look)
-            if way is call.upload:
-                way = self.uploads.way_of(call)  # what was learned just now may have closed what stood (E6)
-                if way is not call.upload:
-                    await way.connect(self._first_look)
+            if await way.connect(self._first_look):
+                if way is call.upload:
+                    way = self.uploads.way_of(call)  # what was learned just now may have closed what stood (E6)
+                    if way is not call.upload:
+                        await way.connect(self._first_look)
+                scope.deadline = trio.current_time() + self.settings.call_limit_s
             if call.abandoned:
                 # Nobody wants the answer and nothing was sent: the backend need not work for it.
                 raise BackendUnavailableError("abandoned before it was sent")
+            call.scope = scope
             error = await self._exchange(call, claim_id, way)
+        except trio.Cancelled:
+            error = self._no_answer() if scope.cancel_called else ShutdownError()
+            self._lost(claim_id, error)
+            raise
         except GovernorError as failed:
             error = failed
             self._lost(claim_id, failed)
@@ -340,6 +348,7 @@ class Identity:
             raise
         finally:
             # The lane is free and the caller hears of it in any case; the credit is the ledger's affair alone.
+            call.scope = None
             way.over()
             del self._calls[claim_id]
             call.end(error)
@@ -356,15 +365,13 @@ class Identity:
         error: GovernorError | None = None
         head, error_body = Head(0, ()), bytearray()
         try:
-            call.scope.deadline = trio.current_time() + self.settings.call_limit_s
-            with call.scope:
-                async with exchange as answer:
-                    head = Head(answer.status, answer.headers)
-                    call.feed_head(head)
-                    async for chunk in answer.chunks():
-                        call.feed(chunk)
-                        if head.status != 200 and len(error_body) < ERROR_BODY_MAX:
-                            error_body += chunk
+            async with exchange as answer:
+                head = Head(answer.status, answer.headers)
+                call.feed_head(head)
+                async for chunk in answer.chunks():
+                    call.feed(chunk)
+                    if head.status != 200 and len(error_body) < ERROR_BODY_MAX:
+                        error_body += chunk
         except GovernorError as failed:
             error = failed
         if exchange.end is CallEnd.ANSWERED and speaks_for_triton(head.status, bytes(error_body)):
@@ -374,21 +381,24 @@ class Identity:
             # The caller gets what came; the claim waits for evidence.
             self._lost(claim_id, ConnectionLostError(f"Somebody before the backend answered with {head.status}"))
             return error
-        if error is None and exchange.end is CallEnd.NEVER_DELIVERED and not call.scope.cancelled_caught:
+        if error is None and exchange.end is CallEnd.NEVER_DELIVERED:
             # Whoever answers before the end of a request has refused it: the caller gets what was said.
             self._lost(claim_id, BackendUnavailableError(f"Answered with {head.status} before all of it was sent"))
             return None
-        if error is None:
-            error = ConnectionLostError(
-                f"No complete answer within {self.settings.call_limit_s:g} s, or nobody wanted it; connection given up"
-            )
+        assert error is not None, "an exchange that is over has an answer or an error"
         self._lost(claim_id, error)
         return error
+
+    def _no_answer(self) -> ConnectionLostError:
+        return ConnectionLostError(
+            f"No complete answer within {self.settings.call_limit_s:g} s, or nobody wanted it; connection given up"
+        )
 
     def _delivered(self, claim_id: int, lane: LanePort) -> None:
         # A connection that died in the last moment was replaced inside the exchange: this is the one that took it.
         self._ledger.claims[claim_id].boot = lane.boot
         self._ledger.delivered(claim_id, trio.current_time())
+        self.uploads.wake()  # only now: the backend waited for this call
 
     def _answered(self, call: Call, claim_id: int, head: Head, error_body: bytes) -> None:
         self.totals.answered += 1
@@ -406,6 +416,7 @@ class Identity:
         now_s = trio.current_time()
         self._chronicle.service_s.observe(now_s - self._ledger.claims[claim_id].opened_at_s)
         self._ledger.answered(claim_id, now_s, least=counts.least, most=counts.most)
+        self.notes.close(claim_id)
 
     def _lost(self, claim_id: int, error: GovernorError) -> None:
         claim = self._ledger.claims.get(claim_id)

@@ -67,6 +67,10 @@ class ClaimNotes:
             if note is not None and claim is not None:
                 note.quarantined = _why(claim, verdict.life)
 
+    def close(self, claim_id: int) -> None:
+        """A claim is none any more."""
+        self._notes.pop(claim_id, None)
+
     def keep(self, claims: Collection[int]) -> None:
         """Forgets claims that are none any more. Costs nothing while none has ended."""
         if len(self._notes) > len(claims):

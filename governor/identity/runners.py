@@ -7,6 +7,7 @@ never more tasks than there were calls at one time, and all of them end with the
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from governor.identity.call import Call
 
+    Run = Callable[[Call, int, trio.CancelScope], Awaitable[None]]
 
 IDLE: Final = "waits for a call"
 """Name of a task that holds nothing and waits for the next call."""
@@ -33,12 +35,13 @@ class CallRunners:
     """Runs calls.
 
     Args:
-        run: runs one call under one claim; raises nothing but cancellation.
+        run: runs one call under one claim, in a scope that it may have cancelled and whose deadline it may set; raises
+            nothing but cancellation.
         ended: called after each, synchronously; may start further ones.
         name: for the tasks.
     """
 
-    def __init__(self, run: Callable[[Call, int], Awaitable[None]], ended: Callable[[], None], *, name: str) -> None:
+    def __init__(self, run: Run, ended: Callable[[], None], *, name: str) -> None:
         self._run = run
         self._ended = ended
         self._name = name
@@ -58,22 +61,34 @@ class CallRunners:
         self._idle.clear()
 
     async def _live(self, call: Call, claim_id: int) -> None:
-        task = trio.lowlevel.current_task()
+        trio.lowlevel.current_task().name = self._name
         while True:
-            task.name = self._name
-            await self._run(call, claim_id)
-            task.name = IDLE
-            idle = _Idle()
-            self._idle.append(idle)
-            self._ended()
-            # An event that is set is not waited for: a call that was given is run, whatever is cancelled meanwhile.
-            try:
-                if idle.work is None:
-                    await idle.given.wait()
-            except trio.Cancelled:
-                if idle.work is None:
-                    self._idle.remove(idle)
-                    raise
-                # What was given to a task that ends is run all the same: at its first checkpoint it learns of the end.
-            assert idle.work is not None
-            call, claim_id = idle.work
+            # A scope of its own for every call would cost a tenth of the time between an answer and the next request.
+            with trio.CancelScope() as scope:
+                while True:
+                    await self._run(call, claim_id, scope)
+                    if scope.cancel_called:  # too late for that call, and not meant for the next one
+                        break
+                    call, claim_id = await self._next(scope)
+            call, claim_id = await self._next(scope)
+
+    async def _next(self, scope: trio.CancelScope) -> tuple[Call, int]:
+        """The next call of a task whose last one has ended."""
+        task = trio.lowlevel.current_task()
+        task.name = IDLE
+        idle = _Idle()
+        self._idle.append(idle)
+        self._ended()
+        # An event that is set is not waited for: a call that was given is run, whatever is cancelled meanwhile.
+        try:
+            if idle.work is None:
+                scope.deadline = inf
+                await idle.given.wait()
+        except trio.Cancelled:
+            if idle.work is None:
+                self._idle.remove(idle)
+                raise
+            # What was given to a task that ends is run all the same: at its first checkpoint it learns of the end.
+        assert idle.work is not None
+        task.name = self._name
+        return idle.work

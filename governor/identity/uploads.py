@@ -36,8 +36,12 @@ class Way(Protocol):
     def lane(self) -> LanePort:
         """What carries it."""
 
-    async def connect(self, first_look: FirstLook) -> None:
-        """Leaves nothing to be done before the delivery. Raises BackendUnavailableError; nothing was delivered."""
+    async def connect(self, first_look: FirstLook) -> bool:
+        """Leaves nothing to be done before the delivery; returns whether that took any time.
+
+        Raises:
+            BackendUnavailableError: nothing was delivered.
+        """
 
     def exchange(self, wire: WireRequest, on_delivered: Callable[[], None]) -> ExchangePort:
         """The exchange, to be entered at once."""
@@ -53,9 +57,9 @@ class WholeRequest:
         self.lane = pool.take()
         self._pool = pool
 
-    async def connect(self, first_look: FirstLook) -> None:
+    async def connect(self, first_look: FirstLook) -> bool:
         """See `Way`."""
-        await first_look.connect(self.lane)
+        return await first_look.connect(self.lane)
 
     def exchange(self, wire: WireRequest, on_delivered: Callable[[], None]) -> ExchangePort:
         """See `Way`."""
@@ -122,16 +126,16 @@ class Upload:
         """What is left of the body; it is sent when the call has a credit."""
         self._end = end
 
-    async def connect(self, first_look: FirstLook) -> None:
+    async def connect(self, first_look: FirstLook) -> bool:
         """See `Way`."""
-        await first_look.confirm(self.lane.boot)
+        return await first_look.confirm(self.lane.boot)
 
     def exchange(self, wire: WireRequest, on_delivered: Callable[[], None]) -> ExchangePort:  # noqa: ARG002  # sent
         """See `Way`."""
         assert self._exchange is not None, "the head comes first"
         self._has_credit = True
         self._pool.has_credit(self.lane)
-        self._uploads.one_less()
+        self._uploads.under_way -= 1  # whoever wants the place hears of it after the delivery
         self._exchange.end_with(self._end, on_delivered)
         return self._exchange
 

@@ -60,6 +60,7 @@ class Counted:
 
 
 _NOTHING = Counted(0, 0)
+_PLAIN_SUCCESS = Counted(PLAIN.success_weight, PLAIN.success_weight)
 _QUEUE_TIMEOUT = "Request timeout expired"
 _REFUSED_EARLY = re.compile(
     r"(\[request id: [^\]]*\] )?("
@@ -92,6 +93,8 @@ def counted(
         server_version: Triton's version such as `2.51.0`; None when unknown.
         headers: the answer's header fields; without them nothing counts as refused early.
     """
+    if status == 200 and not message and not ensemble:
+        return _PLAIN_SUCCESS
     rule = ENSEMBLE if ensemble else PLAIN
     if status == 200:
         # An `error` body under 200 came from `generate` with other than one response, and may be counted as F.

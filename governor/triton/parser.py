@@ -94,19 +94,22 @@ class AnswerParser:
         return data[end:]
 
     def _begin_body(self, status: int, parser: httptools.HttpResponseParser) -> None:
-        self.headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._fields)
         length = coding = None
-        for name, value in self._fields:
+        headers: list[tuple[str, str]] = []
+        for raw_name, raw_value in self._fields:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            headers.append((name, value))
             lowered = name.lower()
-            if lowered == b"content-length":
+            if lowered == "content-length":
                 length = int(value)
-            elif lowered == b"transfer-encoding":
+            elif lowered == "transfer-encoding":
                 coding = value.lower()
+        self.headers = tuple(headers)
         self.reusable = parser.should_keep_alive()
         if self._bodiless or status in {204, 304}:
             self.complete = True
         elif coding is not None:
-            if coding != b"chunked":
+            if coding != "chunked":
                 raise NotHttpError(f"Transfer-Encoding {coding!r} is not chunked")
             self._chunked = parser
         elif length is not None:

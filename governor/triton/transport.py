@@ -8,6 +8,7 @@ measurements: ADR-0003 and ADR-0010.
 from __future__ import annotations
 
 import os
+import select
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -105,6 +106,8 @@ class WireStream:
         self._plain = stream is raw
         self._fd = raw.socket.fileno()
         self._used = False
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
         self.ended = False
         self.closed = False
         self.in_flight = False
@@ -222,7 +225,7 @@ class WireStream:
     @property
     def readable(self) -> bool:
         """The peer sent something, or closed. On a connection without a request in flight both make it useless."""
-        return self._raw.socket.is_readable()
+        return bool(self._poll.poll(0))
 
     @property
     def spoke(self) -> bool:

@@ -159,6 +159,7 @@ class Bench:
         if self.proxy is not None:
             self.proxy.reset(sent.id)
         else:
+            assert sent.call.scope is not None, "it has its credit"
             sent.call.scope.cancel()
         await self.is_broken(sent)
 
