@@ -30,7 +30,7 @@ from governor.service import Governor
 from . import hardened
 from .app import create_app
 from .errors import send_error
-from .heap import settle_heap
+from .heap import keep_freed_memory, settle_heap
 from .logs import configure_logging
 from .main import GovernorFailedError, serve_options
 from .ownership import owned_identities
@@ -173,6 +173,7 @@ async def _drain_with_worker(governor: Governor) -> None:
 
 
 configure_logging()
+keep_freed_memory()
 settle_heap()
 hardened.install()
 trio_worker.WorkerContext = _Worker  # type: ignore[attr-defined]  # the name that the worker looks up

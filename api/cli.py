@@ -103,11 +103,12 @@ def _serve(config: Config, load: Callable[[], Config]) -> int:
 
     from governor.errors import GovernorError  # noqa: PLC0415
 
-    from .heap import settle_heap  # noqa: PLC0415
+    from .heap import keep_freed_memory, settle_heap  # noqa: PLC0415
     from .logs import configure_logging  # noqa: PLC0415
     from .main import serve  # noqa: PLC0415
 
     configure_logging()
+    keep_freed_memory()
     settle_heap()
     try:
         trio.run(partial(serve, config, load=load))

@@ -1,11 +1,16 @@
-"""What start-up made is not walked for cycles again, nor are the sessions that live."""
+"""What start-up made is not walked for cycles again, nor are the sessions that live; freed memory is kept."""
 
 from __future__ import annotations
 
 import gc
+import os
+import platform
+import subprocess
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
 from api.heap import SESSIONS_STEP, settle_heap, settle_sessions
@@ -72,3 +77,43 @@ async def test_sessions_that_live_are_not_walked_again_and_what_was_missed_is_fo
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+PAGES_OF_ANSWERS = """
+import resource, sys
+from api.heap import keep_freed_memory
+
+print(keep_freed_memory() if sys.argv[1] == "keep" else False)
+for round in range(20):
+    if round == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    pieces = [b"x" * (2**20 - 64) for _ in range(16)]
+    del pieces
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+"""Ten answers of 16 MiB, in pieces as they come, after ten others."""
+
+
+def pages_of_answers(keep: str, **environment: str) -> tuple[bool, int]:
+    """Whether the allocator was told to keep memory, and how many pages the system handed out."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PAGES_OF_ANSWERS, keep]
+    done = subprocess.run(command, env={**known, **environment}, capture_output=True, text=True, check=True, timeout=60)
+    kept, pages = done.stdout.split()
+    return kept == "True", int(pages)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator can be told")
+def test_answers_use_the_memory_of_those_before_them() -> None:
+    """ADR-0019: without it, each of ten answers of 4096 pages takes most of them anew."""
+    kept, pages = pages_of_answers("keep")
+    assert kept
+    assert pages < 4096
+    _, pages = pages_of_answers("as it is")
+    assert pages > 10 * 2048
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator can be told")
+def test_who_sets_the_allocator_s_own_variables_is_heeded() -> None:
+    kept, _ = pages_of_answers("keep", MALLOC_ARENA_MAX="2")
+    assert not kept
