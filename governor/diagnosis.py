@@ -52,16 +52,15 @@ def _held(statistics: IdentityStatistics) -> str | None:
     broken, quarantined = sum(counts.values()), counts[ClaimState.QUARANTINED]
     if broken < ledger.slots:
         return None
+    held = "the only slot is held by a call" if broken == 1 else f"all {broken} slots are held by calls"
     if broken == quarantined:
-        return (
-            f"all {broken} slots are held by calls that nothing can prove ended; restart the backend, or release them"
-        )
+        return f"{held} that nothing can prove ended; restart the backend, or release {'it' if broken == 1 else 'them'}"
     waiting_s = _oldest_s(statistics)
     if waiting_s < STUCK_S:
         return None
     why = statistics.last_reading_error
     because = f"readings fail: {why}" if why is not None else "no reading has shown their end"
-    return f"all {broken} slots are held by calls whose connection broke, for up to {waiting_s:.0f} s; {because}"
+    return f"{held} whose connection broke, for up to {waiting_s:.0f} s; {because}"
 
 
 def _watcher(backend: Backend) -> str | None:

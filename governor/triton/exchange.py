@@ -346,9 +346,9 @@ class Exchange:
 
     async def _hear_early(self, wire: WireStream, parser: AnswerParser) -> None:
         """Raises for a peer that answered before the end of the request; an interim answer is none (RFC 9110 15.2)."""
-        while wire.spoke:
+        while wire.spoke or parser.in_head:
             await self.feed(parser)
-            if parser.begun:
+            if parser.status:
                 raise trio.BrokenResourceError("the peer answered before the end of the request")
 
     def _raise_failure(self, error: BaseException) -> None:

@@ -52,9 +52,9 @@ class AnswerParser:
         """Bytes of a body with a length that are still to come."""
 
     @property
-    def begun(self) -> bool:
-        """Some of the answer is here; interim answers do not count."""
-        return bool(self._kept) or self.status > 0
+    def in_head(self) -> bool:
+        """Some of a head is here, of an interim answer or of the answer itself, and not all of it."""
+        return bool(self._kept)
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes.

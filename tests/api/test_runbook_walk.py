@@ -42,7 +42,7 @@ async def test_an_operator_finds_out_clears_it_and_sees_that_it_worked(autojump_
             ready = await up.ask("GET", "/readyz")
             assert ready.status == 503
             [problem] = ready.json["problems"]
-            assert problem.startswith("b/m: all 1 slots are held by calls that nothing can prove ended")
+            assert problem.startswith("b/m: the only slot is held by a call that nothing can prove ended")
             assert await value(up, "vig_model_usable", name="chat") == 1
             assert await value(up, "vig_quarantined_slots", **HERE) == 1
             assert await value(up, "vig_reloads_total", **HERE) == 1

@@ -158,6 +158,25 @@ async def test_an_interim_answer_is_none_and_the_end_is_sent(interim: bytes) -> 
         assert_end(exchange, CallEnd.ANSWERED)
 
 
+async def test_half_an_interim_answer_is_none_either() -> None:
+    """It comes in two pieces, and the end of the request is sent after the second."""
+    async with open_peer() as peer, trio.open_nursery() as nursery:
+        exchange, connection = await begun(peer)
+        await connection.send(HINTS[:20])
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+        async def serve() -> None:
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await connection.send(HINTS[20:])
+            assert (await connection.read_request()).endswith(BODY)
+            await connection.send(OK)
+
+        nursery.start_soon(serve)
+        with trio.fail_after(PATIENCE_S):
+            assert await run_to_end(exchange) == b"ok"
+        assert_end(exchange, CallEnd.ANSWERED)
+
+
 async def test_the_beginning_of_an_answer_is_one() -> None:
     """The end is not sent, and the rest of the answer is waited for, behind an interim one too."""
     async with open_peer() as peer, trio.open_nursery() as nursery:
