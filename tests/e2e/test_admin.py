@@ -145,7 +145,8 @@ async def test_the_way_from_a_hanging_prompt_to_a_cleared_slot(triton: RealTrito
             (claim,) = shown["claims"]
             assert claim["serves"] == {"sessionId": session, "promptId": broken}
             assert "decoupled" in claim["quarantined"]
-            assert (await governor.client.get("/readyz")).json()["problems"][0].startswith("triton/storyteller: the only slot")
+            ready = (await governor.client.get("/readyz")).json()
+            assert ready["problems"][0].startswith("triton/storyteller: the only slot is held")
             order = {"identity": "triton:storyteller", "reason": "its log shows the end"}
             stale = await governor.client.post(
                 "/admin/restart", json={**order, "expectedEpoch": shown["epoch"] + 1}, headers=AS_ADMIN
