@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
@@ -318,14 +319,13 @@ class Identity:
     async def _run_call(self, call: Call, claim_id: int, scope: trio.CancelScope) -> None:
         way = self.uploads.way_of(call)
         error: GovernorError | None = None
-        scope.deadline = trio.current_time() + self.settings.call_limit_s
+        scope.deadline = inf  # connecting has bounds of its own
         try:
-            if await way.connect(self._first_look):
-                if way is call.upload:
-                    way = self.uploads.way_of(call)  # what was learned just now may have closed what stood (E6)
-                    if way is not call.upload:
-                        await way.connect(self._first_look)
-                scope.deadline = trio.current_time() + self.settings.call_limit_s
+            if await way.connect(self._first_look) and way is call.upload:
+                way = self.uploads.way_of(call)  # what was learned just now may have closed what stood (E6)
+                if way is not call.upload:
+                    await way.connect(self._first_look)
+            scope.deadline = trio.current_time() + self.settings.call_limit_s
             if call.abandoned:
                 # Nobody wants the answer and nothing was sent: the backend need not work for it.
                 raise BackendUnavailableError("abandoned before it was sent")
