@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from governor.errors import GovernorError, JsonValue
     from governor.tracing import PromptSpan
 
-TOLD_S_MAX: Final = 5.0
-"""The longest that anything waits for a caller to know that its prompt was accepted."""
+_TOLD_S_MAX: Final = 5.0
 
 
 class Announce(Protocol):
@@ -81,7 +80,7 @@ class PendingPrompt:
         """Waits until its caller knows that it was accepted, but not for ever: it may never take the answer (S7)."""
         if self.told.is_set():
             return  # the rule: the 202 is out before the turn's task has run at all
-        with trio.move_on_after(TOLD_S_MAX):
+        with trio.move_on_after(_TOLD_S_MAX):
             await self.told.wait()
         self.told.set()
 

@@ -142,8 +142,9 @@ class Governor:
         self.stopped.set()
         self.recent.note("stopping")
         _log.info("draining", sessions=len(self.sessions))
+        told_within_s = self.config.server.graceful_timeout_ms / 1000 / 2  # what is told after the grace reaches nobody
         for session in list(self.sessions.values()):
-            session.die("daemon_shutdown")
+            session.die("daemon_shutdown", told_within_s=told_within_s)
         self.sessions.clear()
         for identity in self.identities.values():
             identity.drain()

@@ -326,8 +326,9 @@ class Session:
             data["closedBy"] = closed_by
         self._end(SessionClosedError(), "session_closed", data)
 
-    def die(self, reason: str) -> None:
-        """The governor ends the session."""
+    def die(self, reason: str, *, told_within_s: float) -> None:
+        """The governor ends the session. Its subscribers are told at once, or within this time in seconds (S7)."""
+        self._untold.hurry(told_within_s)
         self._end(ShutdownError(), "session_died", {"reason": reason})
 
     def subscribe(self, *, after_id: int | None, epoch: str | None, max_frames: int | None = None) -> EventStream:
@@ -341,9 +342,7 @@ class Session:
             bytes=self._limits.subscriber_queue_bytes,
         )
         self.touch()
-        return EventStream(
-            self.log, limits, after_id=after_id, epoch=epoch, let_pass=self._untold.let_pass, on_close=self.touch
-        )
+        return EventStream(self.log, limits, after_id=after_id, epoch=epoch, untold=self._untold, on_close=self.touch)
 
     async def after_pending(self) -> Kept:
         """What is told of the session once every prompt that is pending now has settled (S5).
@@ -403,6 +402,7 @@ class Session:
             self._settle(pending, Outcome.FAILED, PromptDeadlineError(deadline_ms))
 
     def _cancel_pending(self, pending: PendingPrompt, originator: str | None, *, removed: bool = False) -> None:
+        self._ends(pending)
         if not removed:
             pending.tell_cancelled(originator)
         self._settle(pending, Outcome.CANCELLED, removed=removed)
@@ -414,7 +414,7 @@ class Session:
         if pending.settled:
             return
         self.history.settle(pending.record, outcome, error, self._now_ms())
-        self._untold.ends(pending, self.log.last_id + 1)
+        self._ends(pending)
         pending.tell_end(error, removed=removed)
         self._queue.settle(pending.prompt, outcome)
         self._account(pending, outcome, error)
@@ -424,6 +424,10 @@ class Session:
         self._places.settled(pending.id)
         if not self.closed:
             self._start_next()
+
+    def _ends(self, pending: PendingPrompt) -> None:
+        if not pending.told.is_set():
+            self._untold.ends(pending.id, self.log.last_id + 1)
 
     def _account(self, pending: PendingPrompt, outcome: Outcome, error: GovernorError | None) -> None:
         if pending.span is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from governor.core.events import EventLog, Frame, SubscriberLimits, Subscription
+    from governor.untold import Untold
 
 
 class EventStream:
@@ -20,7 +22,7 @@ class EventStream:
         limits: the bounds of what may wait for this subscriber.
         after_id: the newest event that it has seen; None for those from now on.
         epoch: the life of the log that `after_id` belongs to, if it is known.
-        let_pass: waits until the event of an id may be sent; the ones behind it wait as well.
+        untold: which events are not to be sent yet; the ones behind them wait as well.
         on_close: called whenever `close` is.
     """
 
@@ -31,15 +33,16 @@ class EventStream:
         *,
         after_id: int | None,
         epoch: str | None,
-        let_pass: Callable[[int], Awaitable[None]],
+        untold: Untold,
         on_close: Callable[[], None],
     ) -> None:
         self._log = log
-        self._let_pass = let_pass
+        self._untold = untold
         self._on_close = on_close
         self._in_hand: Frame | None = None
         self._woken = trio.Event()
         self._subscription: Subscription = log.subscribe(self._wake, limits=limits, after_id=after_id, epoch=epoch)
+        untold.wakes.add(self._wake)
 
     @property
     def evicted(self) -> bool:
@@ -49,21 +52,29 @@ class EventStream:
     async def next_frame(self) -> Frame | None:
         """The next frame; None when the session is over or the reader was evicted. Cancelled, it takes none."""
         await trio.lowlevel.checkpoint()
-        while self._in_hand is None:
-            self._in_hand = self._subscription.take()
-            if self._in_hand is None:
-                if self._subscription.closed:
-                    return None
-                self._woken = trio.Event()
+        while True:
+            self._in_hand = self._in_hand or self._subscription.take()
+            if self._in_hand is None and self._subscription.closed:
+                return None
+            until_s = self._held_until_s(self._in_hand)
+            if until_s is None:
+                frame, self._in_hand = self._in_hand, None
+                return frame
+            self._woken = trio.Event()
+            with trio.move_on_at(until_s):
                 await self._woken.wait()
-        if self._in_hand.id is not None:
-            await self._let_pass(self._in_hand.id)
-        frame, self._in_hand = self._in_hand, None
-        return frame
+
+    def _held_until_s(self, frame: Frame | None) -> float | None:
+        """Until when to wait before this frame may be sent; None if it may be now."""
+        if frame is None:
+            return inf
+        # A reader who keeps up must not be evicted for what is held: then it hears of it early.
+        return None if frame.id is None or self._subscription.pressed else self._untold.held_until_s(frame.id)
 
     def close(self) -> None:
         """Ends the subscription. Synchronous, any number of times."""
         self._log.unsubscribe(self._subscription)
+        self._untold.wakes.discard(self._wake)
         self._on_close()
 
     def _wake(self) -> None:

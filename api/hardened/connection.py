@@ -156,7 +156,8 @@ class HardenedConnection:
                 await self._log_access(exchange)
             if self.context.max_requests is not None:
                 await self.context.mark_request()
-            if not exchange.reusable:
+            # Its head may have said before the shutdown that the connection stays.
+            if not exchange.reusable or self.context.terminated.is_set():
                 return
             self._exchange = None
             self.due_s = trio.current_time() + self.config.keep_alive_timeout

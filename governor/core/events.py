@@ -77,6 +77,11 @@ class Subscription:
         self._warned = False
         self._last_id = self._taken_id = after_id
 
+    @property
+    def pressed(self) -> bool:
+        """The reader is behind by three quarters of a bound, and was warned."""
+        return self._warned
+
     def take(self) -> Frame | None:
         """The next frame in order; None if there is none now."""
         if self._replay:

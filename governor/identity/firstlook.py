@@ -63,11 +63,8 @@ class FirstLook:
         self._ledger = ledger
         self._under_way: _Look | None = None
 
-    async def connect(self, lane: LanePort) -> bool:
+    async def connect(self, lane: LanePort) -> None:
         """Leaves the lane with a usable connection to a process whose counters have been read.
-
-        Returns:
-            Whether that took any time.
 
         Raises:
             BackendUnavailableError: no connection, or what the model is cannot be learned (E12).
@@ -82,7 +79,7 @@ class FirstLook:
                 lane.close()
                 continue
             if (looked and not fresh) or self._is_known(lane.boot, fresh=fresh):
-                return opened or looked
+                return
             await self._join_look(lane.boot, fresh=fresh)
             looked = True
         raise BackendUnavailableError(f"{_CONNECTS_MAX} connections in a row died before a call could be sent")

@@ -331,10 +331,6 @@ class Identity:
                 raise BackendUnavailableError("abandoned before it was sent")
             call.scope = scope
             error = await self._exchange(call, claim_id, way)
-        except trio.Cancelled:
-            error = self._no_answer() if scope.cancel_called else ShutdownError()
-            self._lost(claim_id, error)
-            raise
         except GovernorError as failed:
             error = failed
             self._lost(claim_id, failed)
@@ -342,8 +338,8 @@ class Identity:
             _log.exception("call_failed", identity=str(self.key), claim=claim_id)
             error = GovernorError("internal error while calling the backend")
             self._lost(claim_id, error)
-        except BaseException:
-            error = ShutdownError()
+        except BaseException:  # Cancelled, or a group of them where a connection was being opened
+            error = self._no_answer() if scope.cancel_called else ShutdownError()
             self._lost(claim_id, error)
             raise
         finally:

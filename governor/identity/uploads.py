@@ -37,7 +37,10 @@ class Way(Protocol):
         """What carries it."""
 
     async def connect(self, first_look: FirstLook) -> bool:
-        """Leaves nothing to be done before the delivery; returns whether that took any time.
+        """Leaves nothing to be done before the delivery.
+
+        Returns:
+            Whether time has passed meanwhile in which what stood may have fallen.
 
         Raises:
             BackendUnavailableError: nothing was delivered.
@@ -59,7 +62,8 @@ class WholeRequest:
 
     async def connect(self, first_look: FirstLook) -> bool:
         """See `Way`."""
-        return await first_look.connect(self.lane)
+        await first_look.connect(self.lane)
+        return False  # nothing stood
 
     def exchange(self, wire: WireRequest, on_delivered: Callable[[], None]) -> ExchangePort:
         """See `Way`."""

@@ -118,18 +118,26 @@ async def test_no_terminal_event_overtakes_its_202_whoever_ends_the_prompt(
             ENDINGS[ending](up, session_id, prompt_id)
             assert session.pending_count == 0
             began = trio.current_time()
-            nursery.start_soon(leave_later, exchange, 2)
-            seen = await events.until("turn_complete", "turn_error")
-            assert seen[-1]["data"]["promptId"] == prompt_id
-            assert trio.current_time() - began == pytest.approx(2, abs=0.1)
+            nursery.start_soon(leave_later, exchange, 0.5)
+            first = await events.event()
+            assert trio.current_time() - began == pytest.approx(0.5, abs=0.1)
+            assert first is not None
+            assert first["type"] == ("prompt_cancelled" if ending in {"removal", "cancel"} else "turn_error")
+            assert first["data"]["promptId"] == prompt_id
             assert len(session._untold) == 0
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(("grace_ms", "told_after_s"), [(5_000, 1.0), (500, 0.25)])
 async def test_a_client_that_keeps_its_connection_open_delays_the_news_of_a_drain_by_a_bounded_time(
-    autojump_clock: MockClock,
+    grace_ms: int, told_after_s: float, autojump_clock: MockClock
 ) -> None:
-    async with service(limits={"read_receipt_timeout_ms": 3_000}) as up, trio.open_nursery() as nursery:
+    """S7: by less than the server's grace, at whose end whoever still reads is cut off."""
+    options: dict[str, Any] = {
+        "server": {"graceful_timeout_ms": grace_ms},
+        "limits": {"read_receipt_timeout_ms": 3_000},
+    }
+    async with service(**options) as up, trio.open_nursery() as nursery:
         session = await up.new_session()
         async with listening(up, session) as events:
             exchange = prompt_exchange(up, session)
@@ -139,7 +147,25 @@ async def test_a_client_that_keeps_its_connection_open_delays_the_news_of_a_drai
             up.governor.drain()
             seen = await events.until("session_died")
             assert [event["type"] for event in seen] == ["turn_error", "session_died"]
-            assert trio.current_time() - began == pytest.approx(3, abs=0.1)
+            assert trio.current_time() - began == pytest.approx(told_after_s, abs=0.1)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_drain_hurries_what_is_held_already(autojump_clock: MockClock) -> None:
+    """S7: it was removed just before, and its subscriber would be cut off before the second is over."""
+    options: dict[str, Any] = {"server": {"graceful_timeout_ms": 500}, "limits": {"read_receipt_timeout_ms": 3_000}}
+    async with service(**options) as up, trio.open_nursery() as nursery:
+        session_id = await up.new_session()
+        async with listening(up, session_id) as events:
+            exchange = prompt_exchange(up, session_id)
+            nursery.start_soon(exchange.run)
+            prompt_id = json.loads((await exchange.head(), await exchange.piece())[1] or b"")["promptId"]
+            up.governor.sessions[session_id].remove(prompt_id)
+            await trio.sleep(0.1)
+            began = trio.current_time()
+            up.governor.drain()
+            await events.until("session_died")
+            assert trio.current_time() - began == pytest.approx(0.25, abs=0.05)
             nursery.cancel_scope.cancel()
 
 

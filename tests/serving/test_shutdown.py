@@ -68,6 +68,28 @@ async def test_a_running_request_is_finished_and_says_that_the_connection_ends(k
         assert await duration_of_shutdown(server) < 1
 
 
+async def test_a_stream_that_ends_in_the_grace_ends_its_connection() -> None:
+    """Its head said before the shutdown that the connection stays; another request would be waited for."""
+    ends = trio.Event()
+
+    async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "http":
+            await BareApp()(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"more ", "more_body": True})
+        await ends.wait()
+        await send({"type": "http.response.body", "body": b"follows", "more_body": False})
+
+    async with serving(app, graceful_timeout_s=5) as server, await connect(server.port) as client:
+        await client.send_all(get("/"))
+        await client.receive_some(10)
+        server.shutdown.set()
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        ends.set()
+        assert await duration_of_shutdown(server) < 1
+
+
 @KINDS
 async def test_nothing_new_is_accepted_during_the_grace(kind: str) -> None:
     async with serving(application(kind)) as server, await connect(server.port) as client:

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from governor.config import EvidenceConfig
 from governor.errors import GovernorError, PromptQueueFullError
-from governor.pending import TOLD_S_MAX
 from tests.shell.harness import Listener, Service, call_request, run_jumping, send_ahead, service, until
 from tests.shell.world import Break, Fault, Plan
 
@@ -336,7 +335,7 @@ class Life:
         """Nothing is left."""
         world = self.governed.world
         self.check()
-        await trio.sleep(TOLD_S_MAX + 0.1)  # so long the end of a prompt may wait for its 202 (S7)
+        await trio.sleep(3)
         assert world.open_lanes == 0
         assert self.governed.identity.statistics().waiting == 0
         assert self.governed.identity.uploads.under_way == 0

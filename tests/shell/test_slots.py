@@ -133,6 +133,15 @@ async def test_after_the_call_limit_only_evidence_frees_the_credit() -> None:
         assert bench.world.high_water == 1
 
 
+async def test_the_call_limit_does_not_count_what_comes_before_the_call() -> None:
+    """Connecting has bounds of its own, and a call that was never sent breaks no connection (E3)."""
+    async with identity_bench(call_limit_s=2.0) as bench:
+        bench.world.connect_s = 3.0
+        await body_within(bench.submit("1"), 100)
+        assert len(bench.world.executions) == 1
+        assert bench.free == 1
+
+
 @pytest.mark.parametrize("honoured", [True, False])
 async def test_disconnect_on_abandon_gives_the_connection_up_and_waits_for_evidence(honoured: bool) -> None:
     """D1: a model that honours it stops early; one that does not runs on, and the credit with it."""
